@@ -123,9 +123,9 @@ def main() -> int:
     commands = {"demo": demo, "test": test, "lint": lint, "bench": bench}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=commands)
-    chosen, rest = parser.parse_known_args()
+    chosen = parser.parse_args(sys.argv[1:2])
     try:
-        commands[chosen.command](rest)
+        commands[chosen.command](sys.argv[2:])
     except CommandFailed as error:
         print(f"{chosen.command}: failed, {error}", file=sys.stderr)
         return error.code
