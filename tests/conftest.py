@@ -1,0 +1,33 @@
+"""Fixtures of the whole suite: a world of processes, a LAN of namespaces, and the rule of when LAN tests are skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.network import Lan
+from tests.support import World, namespaces_refused
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the LAN tests, with the reason, where namespaces cannot be made; tests/lan asserts that CI is no such place."""
+    lan_items = [item for item in items if item.get_closest_marker("lan")]
+    if lan_items and (reason := namespaces_refused()):
+        for item in lan_items:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A mesh of its own on loopback."""
+    with World() as world:
+        yield world
+
+
+@pytest.fixture
+def lan(world: World) -> Iterator[Callable[..., Lan]]:
+    """Makes LANs, `lan(hosts=3, segments=1)`, and takes them down again; the test has to be marked `lan`."""
+    with ExitStack() as made:
+        yield lambda **shape: made.enter_context(Lan(world, **shape))
