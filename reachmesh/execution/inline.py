@@ -1,0 +1,55 @@
+"""Inline handlers: run by whoever submits, in place, as long as they keep their word to be quick.
+
+Place in the data path: the cheapest domain (no hand-over at all) and the most dangerous one, for it runs inside the turn
+of the engine. So each run is timed: one over 20 ms, or [3] over 1 ms, and the handler moves to the pool for good, with a
+warning. The run that gave it away has already held the turn up; that is the price of the domain.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import perf_counter
+
+from reachmesh.execution.handler import Handler
+from reachmesh.execution.job import Job
+from reachmesh.execution.running import Adopt, run_plain
+
+log = logging.getLogger("reachmesh.execution")
+
+SLOW_SECONDS = 0.001
+"""An inline run over this is a strike."""
+
+FAR_TOO_SLOW_SECONDS = 0.020
+"""One run over this is enough."""
+
+STRIKES = 3
+"""Slow runs until the handler is moved. Fewer: a busy machine's hiccups cost the domain; more: the turn suffers longer."""
+
+
+class InlineDomain:
+    """Runs jobs in place and remembers which handlers were too slow for it."""
+
+    def __init__(self) -> None:
+        self._strikes: dict[Handler, int] = {}
+
+    def allows(self, handler: Handler) -> bool:
+        """Whether the handler may (still) run in place."""
+        return self._strikes.get(handler, 0) < STRIKES
+
+    def run(self, job: Job, adopt: Adopt) -> None:
+        """Run the job here and now, and judge its handler."""
+        started = perf_counter()
+        run_plain(job, adopt)
+        took = perf_counter() - started
+        if took > SLOW_SECONDS:
+            self._slow(job.handler, took)
+
+    def forget(self, handler: Handler) -> None:
+        """The handler's capability is gone."""
+        self._strikes.pop(handler, None)
+
+    def _slow(self, handler: Handler, took: float) -> None:
+        strikes = STRIKES if took > FAR_TOO_SLOW_SECONDS else self._strikes.get(handler, 0) + 1
+        self._strikes[handler] = strikes
+        if strikes >= STRIKES:
+            log.warning("%s took %.1f ms inline; from now on it runs in the pool (declare domain='pool')", handler.name, took * 1000)

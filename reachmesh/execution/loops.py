@@ -1,0 +1,254 @@
+"""Runs async handlers as tasks of an event loop, the user's while it runs or one of our own.
+
+Place in the data path: the executor hands jobs over from any thread; many handed over between two turns of the loop cost
+one wake-up. Cancellation reaches the task by `call_soon_threadsafe`.
+
+Invariants: an async generator is advanced and closed in one task. No exception of a handler leaves its task, for asyncio
+lets SystemExit and KeyboardInterrupt tear the whole loop down. A task cancelled before its first step still ends its job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from reachmesh.errors import Cancelled
+from reachmesh.execution.job import Job
+from reachmesh.execution.running import failed, finished, not_a_stream, stream_closed
+
+log = logging.getLogger("reachmesh.execution")
+
+_Entry = tuple[Job, Coroutine[Any, Any, Any] | None]
+
+
+class LoopRunner:
+    """The jobs of one running event loop.
+
+    Args:
+        loop: the loop; it is neither started nor stopped here.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._lock = threading.Lock()
+        self._pending: list[_Entry] = []
+        self._scheduled = False
+        self._retired = False
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._empty: threading.Event | None = None
+
+    def put(self, job: Job, coroutine: Coroutine[Any, Any, Any] | None = None) -> bool:
+        """Run the job (or go on with the coroutine its handler returned) as a task. False = this loop takes no more."""
+        if asyncio._get_running_loop() is self.loop and not self._retired:
+            self._launch(job, coroutine)
+            return True
+        with self._lock:
+            if self._retired:
+                return False
+            self._pending.append((job, coroutine))
+            if self._scheduled:
+                return True
+            self._scheduled = True
+        try:
+            self.loop.call_soon_threadsafe(self._drain)
+        except RuntimeError:  # closed
+            with self._lock:
+                self._scheduled = False
+                self._pending = [entry for entry in self._pending if entry[0] is not job]
+            return False
+        return True
+
+    def cancel(self, job: Job) -> bool:
+        """Cancel the job's task, if it has one here; from any thread."""
+        if id(job) not in self._tasks:
+            return False
+        if asyncio._get_running_loop() is self.loop:
+            self._cancel(id(job))
+        else:
+            try:
+                self.loop.call_soon_threadsafe(self._cancel, id(job))
+            except RuntimeError:
+                return False
+        return True
+
+    def retire(self) -> list[_Entry]:
+        """Take no more jobs; gives back those without a task. Running tasks go on."""
+        with self._lock:
+            self._retired = True
+            pending, self._pending = self._pending, []
+        return pending
+
+    def cancel_all(self) -> None:
+        """Cancel every task; from any thread."""
+        try:
+            self.loop.call_soon_threadsafe(self._cancel_tasks)
+        except RuntimeError:
+            return
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until no task is left; True = none is. Never waits on the loop's own thread."""
+        if asyncio._get_running_loop() is self.loop:
+            return not self._tasks
+        self._empty = threading.Event()
+        if self._tasks and timeout > 0:
+            self._empty.wait(timeout)
+        return not self._tasks
+
+    def load(self) -> tuple[int, int]:
+        """Jobs with a task, and jobs on their way to one."""
+        return len(self._tasks), len(self._pending)
+
+    def _drain(self) -> None:
+        with self._lock:
+            self._scheduled = False
+            pending, self._pending = self._pending, []
+        for job, coroutine in pending:
+            self._launch(job, coroutine)
+
+    def _launch(self, job: Job, coroutine: Coroutine[Any, Any, Any] | None) -> None:
+        task = self.loop.create_task(self._run(job, coroutine))
+        self._tasks[id(job)] = task
+        task.add_done_callback(functools.partial(self._over, job, coroutine))
+
+    def _over(self, job: Job, coroutine: Coroutine[Any, Any, Any] | None, task: asyncio.Task[None]) -> None:
+        """The task is done; when it never got to run, its job has not been answered yet."""
+        if self._tasks.pop(id(job), None) is not None:
+            if coroutine is not None:
+                coroutine.close()
+            failed(job, Cancelled("cancelled before the handler started", executed="no"))
+        if not self._tasks and self._empty is not None:
+            self._empty.set()
+
+    def _cancel_tasks(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+
+    def _cancel(self, key: int) -> None:
+        task = self._tasks.get(key)
+        if task is not None:
+            task.cancel()
+
+    async def _run(self, job: Job, coroutine: Coroutine[Any, Any, Any] | None) -> None:
+        try:
+            value = await (self._call(job) if coroutine is None else _resume(job, coroutine))
+        except _NotRun:
+            self._tasks.pop(id(job), None)
+        except BaseException as error:
+            self._tasks.pop(id(job), None)
+            if isinstance(error, GeneratorExit):  # the loop was dropped with this task unfinished
+                failed(job, Cancelled("the event loop was closed"))
+                raise
+            failed(job, error)
+        else:
+            self._tasks.pop(id(job), None)
+            finished(job, value)
+
+    async def _call(self, job: Job) -> Any:
+        arguments = job.begin()
+        if arguments is None:
+            raise _NotRun
+        handler = job.handler
+        token = job.entered()
+        try:
+            value = handler.fn(*arguments[0], **arguments[1])
+            if inspect.isawaitable(value):
+                value = await value
+            if not handler.streams:
+                return value
+            if not hasattr(value, "__anext__"):
+                raise not_a_stream(job, value)
+            whole = await _pump(job, value)
+        finally:
+            job.left(token)
+        if not whole:
+            raise stream_closed()
+        return None
+
+
+class _NotRun(Exception):
+    """The job did not want to run."""
+
+
+async def _resume(job: Job, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    token = job.entered()
+    try:
+        return await coroutine
+    finally:
+        job.left(token)
+
+
+async def _pump(job: Job, items: AsyncIterator[Any]) -> bool:
+    """Move items until the generator ends (True) or nobody wants more (False); close it in any case."""
+    emit = job.emit
+    try:
+        async for item in items:
+            if job.cancelled or not (emit(item) or await job.room()) or job.cancelled:
+                break
+        else:
+            return True
+        return False
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            await close()
+
+
+class OwnLoop:
+    """An event loop in a thread of its own, for nodes whose user has none running.
+
+    Args:
+        name: the thread is called `reachmesh-<name>-loop`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._blocking = ThreadPoolExecutor(thread_name_prefix=f"reachmesh-{name}-to-thread")
+        self.loop.set_default_executor(self._blocking)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._main, name=f"reachmesh-{name}-loop", daemon=True)
+        self.runner = LoopRunner(self.loop)
+        self._thread.start()
+
+    def stop(self, timeout: float) -> bool:
+        """Cancel what is left, stop and close the loop; True = its thread has ended. From the loop itself: only asks for it."""
+        self._stopping = True
+        self.runner.cancel_all()
+        try:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        except RuntimeError:
+            return True
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _main(self) -> None:
+        loop = self.loop
+        asyncio.set_event_loop(loop)
+        while not self._stopping:
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                log.warning("code on the event loop of the async handlers raised SystemExit or KeyboardInterrupt; the loop goes on")
+        try:
+            self._finish()
+        except BaseException:
+            log.exception("the event loop of the async handlers ended badly")
+        finally:
+            self._blocking.shutdown(wait=False, cancel_futures=True)
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    def _finish(self) -> None:
+        """End the tasks that are left, those of handlers' own making too."""
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
