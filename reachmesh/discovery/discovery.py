@@ -15,7 +15,7 @@ from pathlib import Path
 from reachmesh.discovery.local import LocalSource
 from reachmesh.discovery.mdns import MdnsSource
 from reachmesh.discovery.seeds import SeedSource, parse_seed
-from reachmesh.discovery.source import Announcement, Candidate, Found, Source
+from reachmesh.discovery.source import Announcement, Candidate, Found, Interfaces, Source
 from reachmesh.discovery.state import StateSource
 from reachmesh.errors import ConfigError
 
@@ -153,7 +153,7 @@ def make_sources(
     names: Sequence[str],
     *,
     mesh: str,
-    interfaces: Sequence[str] | None = None,
+    interfaces: Interfaces,
     seeds: Sequence[str] = (),
     state_dir: str | Path | None = None,
 ) -> list[Source]:
@@ -162,7 +162,7 @@ def make_sources(
     Args:
         names: any of `local`, `mdns`, `seeds`, `state`; empty turns discovery off.
         mesh: name of the mesh.
-        interfaces: names or addresses that multicast is kept to, None for all.
+        interfaces: lists the interfaces that multicast is kept to, as they are at the time of asking.
         seeds: `host:port` each.
         state_dir: directory of the node's own state.
 

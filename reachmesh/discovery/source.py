@@ -7,7 +7,7 @@ who is there; a boot id in a candidate only saves dialling a node that is alread
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,6 +56,34 @@ class Candidate:
 
 Found = Callable[[Candidate], None]
 """Takes one candidate; may be called from any thread, and quickly returns."""
+
+
+class NetworkInterface(Protocol):
+    """One address of one network interface; hashable, equal when name and address are."""
+
+    @property
+    def name(self) -> str:
+        """The system's name for it, e.g. `eth0`."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """One address of it, without prefix or brackets."""
+        ...
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the address reaches this host only."""
+        ...
+
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether the address is an IPv6 one."""
+        ...
+
+
+Interfaces = Callable[[], Sequence[NetworkInterface]]
+"""Lists the interfaces to use as they are now; called again and again, for they come and go."""
 
 
 class Source(Protocol):
