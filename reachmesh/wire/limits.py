@@ -21,8 +21,9 @@ class Limits:
             take more memory of the receiver; lower refuses big tensors and files.
         depth: levels of containers inside one value, 1 to 500. Higher walks deeper into hostile input; lower refuses
             trees that people really have. The value itself is level 1, so a list of numbers has depth 1.
-        values: elements of all containers of one value together (a map entry counts twice). A one-byte element becomes
-            dozens of bytes of Python objects, so this, not `message`, bounds what decoding may allocate.
+        values: elements of all containers of one value together; a map entry counts twice and a container itself 8. A
+            one-byte element becomes dozens of bytes of Python objects, so this, not `message`, bounds what decoding
+            may allocate (about 1 GiB). Higher lets a small message take more memory, lower refuses long lists.
         segments: buffers of one payload: its body and what travels out of band beside it.
         chunk: bytes of one piece of a payload that is sent in pieces. Bigger delays small calls behind bulk on a slow
             link, smaller costs more frames (64 KiB took the small call's P99 from 885 to 33 ms at 10 MiB/s).
