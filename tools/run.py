@@ -112,7 +112,7 @@ def lint(arguments: list[str]) -> None:
 def bench(arguments: list[str]) -> None:
     """Install the peers, as many as can be had, and compare."""
     python = environment(".venv-bench")
-    run([str(python), "tools/bench/main.py", *arguments])
+    run([str(python), "-m", "tools.bench", *arguments])
 
 
 def main() -> int:

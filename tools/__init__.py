@@ -1,0 +1,1 @@
+"""What the project's own people run: the one-command runner and the benchmark."""
