@@ -27,7 +27,8 @@ __all__ = ["dump", "dump_arguments", "dump_body", "dump_json", "load", "load_arg
 
 _HEADERS = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])
 _CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
-_SHORT = 32
+_all_scalars = SCALARS.issuperset
+_all_text = frozenset({str}).issuperset
 _COLLISIONS = 64
 
 
@@ -47,7 +48,7 @@ def dump(value: Any, root: str = "value") -> list[Buffer]:
     kind = type(value)
     if kind in SCALARS or ((kind is list or kind is dict) and _plain_cost(value, kind, 1) >= 0):
         try:
-            body: bytes = Packer(strict_types=True, buf_size=2048).pack(value)
+            body: bytes = Packer(strict_types=True).pack(value)
         except Exception:  # whatever it was, the careful way finds it again and names its path
             return _dump_carefully(value, root)
         if len(body) > LIMITS.message:
@@ -62,8 +63,17 @@ def dump_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Buffe
     Raises:
         PayloadError: as `dump`.
     """
+    arguments = [list(args), kwargs if type(kwargs) is dict else dict(kwargs)]
     try:
-        return dump([list(args), dict(kwargs)], "")
+        if _all_scalars(map(type, kwargs.values())) and _all_scalars(map(type, args)):
+            # What most calls are: a few numbers and texts.
+            try:
+                body: bytes = Packer(strict_types=True).pack(arguments)
+            except Exception:  # whatever it was, `dump` finds it again and names its path
+                return dump(arguments, "")
+            if len(body) <= LIMITS.values:
+                return [body]
+        return dump(arguments, "")
     except PayloadError as error:
         path = "args" + error.path[3:] if error.path.startswith("[0]") else error.path[3:].lstrip(".")
         message = error.message.replace(error.path, path, 1) if error.path else error.message
@@ -100,7 +110,7 @@ def load_arguments(payload_format: int, segments: Sequence[Any]) -> tuple[list[A
     value = load_body(payload_format, segments)
     if type(value) is list and len(value) == 2:
         args, kwargs = value
-        if type(args) is list and type(kwargs) is dict and all(type(key) is str for key in kwargs):
+        if type(args) is list and type(kwargs) is dict and _all_text(map(type, kwargs)):
             return args, kwargs
     raise PayloadError("the arguments of a call are the array [args, kwargs]")
 
@@ -136,28 +146,23 @@ def load_body(payload_format: int, segments: Sequence[Any]) -> Any:
 
 def _plain_cost(value: Any, kind: type, level: int) -> int:
     """Cost of a list or dict that the packer can take as it is (see `Limits.values`), or -1."""
-    cost = len(value)
+    cost = len(value) + CONTAINER_COST
     items: Any = value
     if kind is dict:
-        for key in value:
-            if type(key) is not str and type(key) not in SCALARS:
-                return -1
-        cost *= 2
-        items = value.values()
-    if cost > _SHORT and {*map(type, items)} <= SCALARS:
-        return cost + CONTAINER_COST if cost <= LIMITS.values - CONTAINER_COST else -1
-    cost += CONTAINER_COST
-    for item in items:
-        kind = type(item)
-        if kind in SCALARS:
-            continue
-        if kind is dict or kind is list:
-            below = _plain_cost(item, kind, level + 1) if level < LIMITS.depth else -1
-            if below < 0:
-                return -1
-            cost += below
-        elif kind is not bytes or len(item) >= LIMITS.inline:
+        if not _all_scalars(map(type, value)):
             return -1
+        cost += len(value)
+        items = value.values()
+    if not _all_scalars(map(type, items)):
+        for item in items:
+            kind = type(item)
+            if kind is dict or kind is list:
+                below = _plain_cost(item, kind, level + 1) if level < LIMITS.depth else -1
+                if below < 0:
+                    return -1
+                cost += below
+            elif kind not in SCALARS and (kind is not bytes or len(item) >= LIMITS.inline):
+                return -1
     return cost if cost <= LIMITS.values else -1
 
 
