@@ -15,73 +15,38 @@ from __future__ import annotations
 
 import collections.abc as abc
 import dataclasses
-import datetime as dt
-import decimal
 import enum
 import functools
 import operator
 import sys
 import types
 import typing
-import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Union
+from typing import Any
 
 import msgspec
 
-Convert = Callable[[Any], Any]
-"""Gives the value in the type of its hint, or raises `Misfit`."""
-
-
-class Misfit(Exception):
-    """A value does not fit its hint.
-
-    Args:
-        expected: the hint in words.
-        problem: what is there instead, in words.
-    """
-
-    def __init__(self, expected: str, problem: str) -> None:
-        super().__init__(expected, problem)
-        self.expected = expected
-        self.problem = problem
-        self.path = ""
-
-    def under(self, step: str) -> Misfit:
-        """The same misfit seen from one level further out."""
-        self.path = step + self.path
-        return self
-
-
-def passes(value: Any) -> Any:
-    """Any value fits."""
-    return value
-
-
-def describe_hint(hint: Any) -> str:
-    """A hint as a person writes it: `int`, `list[int]`, `Point | None`."""
-    if hint is type(None) or hint is None:
-        return "None"
-    if isinstance(hint, str):
-        return hint
-    if isinstance(hint, type) and not isinstance(hint, types.GenericAlias):
-        return hint.__name__
-    if is_union(hint):
-        return " | ".join(describe_hint(arm) for arm in typing.get_args(hint))
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        return describe_hint(args[0])
-    if origin is typing.Literal:
-        return f"Literal[{', '.join(map(repr, args))}]"
-    if isinstance(origin, type) and args:
-        inner = ", ".join("..." if arg is Ellipsis else describe_hint(arg) for arg in args)
-        return f"{origin.__name__}[{inner}]"
-    return str(getattr(hint, "__name__", hint)).removeprefix("typing.")
+from reachmesh.execution.fitting import (
+    EXACT,
+    LEAVES,
+    Convert,
+    Misfit,
+    describe_hint,
+    enum_member,
+    instances,
+    is_union,
+    literal,
+    misfit_of,
+    model,
+    none_only,
+    passes,
+    struct,
+)
 
 
 def exact_type(hint: Any) -> type | None:
     """The type whose exact instances need no conversion under `hint`; None when there is none."""
-    return hint if isinstance(hint, type) and hint in _EXACT else None
+    return hint if isinstance(hint, type) and hint in EXACT else None
 
 
 class Compiler:
@@ -104,7 +69,7 @@ class Compiler:
         if hint is Any or hint is object:
             return passes
         if hint is None or hint is type(None):
-            return _none
+            return none_only
         if isinstance(hint, typing.TypeVar):
             return self._type_variable(hint)
         if is_union(hint):
@@ -113,20 +78,20 @@ class Compiler:
         if origin is typing.Annotated:
             return self._annotated(hint, args)
         if origin is typing.Literal:
-            return _literal(hint, args)
-        kind = origin or hint
+            return literal(hint, args)
+        kind: Any = origin or hint
         if not isinstance(kind, type):
             if getattr(hint, "__name__", "") == "LiteralString":
-                return _LEAVES[str]
+                return LEAVES[str]
             if getattr(hint, "__module__", "") in ("typing", "typing_extensions"):
                 return passes
             raise TypeError(f"{hint!r} is not a type")
-        if kind in _LEAVES:
-            return _LEAVES[kind]
+        if kind in LEAVES:
+            return LEAVES[kind]
         if kind in _CONTAINERS:
             return self._container(hint, kind, args)
         if kind is abc.Callable:
-            return _instances(abc.Callable, "Callable")  # type: ignore[arg-type]
+            return instances(kind, "Callable")
         return self._class(kind)
 
     def _type_variable(self, hint: typing.TypeVar) -> Convert:
@@ -174,7 +139,7 @@ class Compiler:
                 except Misfit as misfit:
                     if misfit.path and deepest is None:
                         deepest = misfit
-            raise deepest or _misfit(text, value)
+            raise deepest or misfit_of(text, value)
 
         return convert
 
@@ -193,7 +158,7 @@ class Compiler:
 
         def convert(given: Any) -> Any:
             if not isinstance(given, accepted):
-                raise _misfit(text, given)
+                raise misfit_of(text, given)
             value: Any = given
             try:
                 if each is not passes and not set(map(type, value)) <= {plain} and not isinstance(value, dict):
@@ -209,7 +174,7 @@ class Compiler:
 
         def convert(value: Any) -> Any:
             if not isinstance(value, (tuple, list)):
-                raise _misfit(text, value)
+                raise misfit_of(text, value)
             if len(value) != len(converts):
                 raise Misfit(text, f"{len(value)} items")
             result = []
@@ -229,7 +194,7 @@ class Compiler:
 
         def convert(value: Any) -> Any:
             if not isinstance(value, dict):
-                raise _misfit(text, value)
+                raise misfit_of(text, value)
             keys_fit = key_of is passes or set(map(type, value)) <= {plain_key}
             if keys_fit and (item_of is passes or set(map(type, value.values())) <= {plain_item}):
                 return value
@@ -250,7 +215,7 @@ class Compiler:
         if known is not None:
             return known
         if issubclass(kind, enum.Enum):
-            made = _enum(kind)
+            made = enum_member(kind)
         elif dataclasses.is_dataclass(kind):
             return self._record(kind, *_dataclass_fields(kind))
         elif typing.is_typeddict(kind):
@@ -259,11 +224,11 @@ class Compiler:
         elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
             return self._named_tuple(kind)
         elif issubclass(kind, msgspec.Struct):
-            made = _struct(kind)
+            made = struct(kind)
         elif (pydantic := sys.modules.get("pydantic")) is not None and issubclass(kind, pydantic.BaseModel):
-            made = _model(kind)
+            made = model(kind)
         else:
-            made = _instances(kind, describe_hint(kind))
+            made = instances(kind, describe_hint(kind))
         self._classes[kind] = made
         return made
 
@@ -277,7 +242,7 @@ class Compiler:
             if is_instance is not None and isinstance(value, is_instance):
                 return value
             if not isinstance(value, dict):
-                raise _misfit(text, value)
+                raise misfit_of(text, value)
             result = {}
             for key, item in value.items():
                 each = converts.get(key)
@@ -331,15 +296,6 @@ def _bare(hint: Any) -> Any:
             return hint
 
 
-def is_union(hint: Any) -> bool:
-    """Whether a hint is `A | B`, `Union` or `Optional`."""
-    return typing.get_origin(hint) in (Union, types.UnionType)
-
-
-def _misfit(expected: str, value: Any) -> Misfit:
-    return Misfit(expected, "None" if value is None else type(value).__name__)
-
-
 def _items(each: Convert, value: Any) -> list[Any]:
     result = []
     for index, item in enumerate(value):
@@ -369,148 +325,6 @@ def _dataclass_fields(kind: type) -> tuple[frozenset[str], frozenset[str], froze
     required |= {name for name, field in init_vars.items() if field.default is missing}
     return frozenset(taken), frozenset(required), frozenset(field.name for field in fields if not field.init)
 
-
-def _none(value: Any) -> Any:
-    if value is None:
-        return None
-    raise _misfit("None", value)
-
-
-def _instances(kind: type, text: str) -> Convert:
-    def convert(value: Any) -> Any:
-        try:
-            fits = isinstance(value, kind)
-        except TypeError:  # a Protocol that cannot be checked at run time
-            return value
-        if fits:
-            return value
-        raise _misfit(text, value)
-
-    return convert
-
-
-def _exactly(kind: type) -> Convert:
-    """Instances of `kind`; a bool is no int here."""
-    text = kind.__name__
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, kind) and (type(value) is not bool or kind is bool):
-            return value
-        raise _misfit(text, value)
-
-    return convert
-
-
-def _float(value: Any) -> Any:
-    if isinstance(value, float):
-        return value
-    if isinstance(value, int) and type(value) is not bool:
-        try:
-            return float(value)
-        except OverflowError:
-            raise Misfit("float", "an int that is too large") from None
-    raise _misfit("float", value)
-
-
-def _bytes(kind: type) -> Convert:
-    def convert(value: Any) -> Any:
-        if isinstance(value, kind):
-            return value
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            return kind(value)
-        raise _misfit(kind.__name__, value)
-
-    return convert
-
-
-def _from_text(kind: type, also: tuple[type, ...] = ()) -> Convert:
-    """Instances of `kind`, or their ISO text (what JSON and other languages send)."""
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, kind):
-            return value
-        if isinstance(value, (str, *also)) and type(value) is not bool:
-            try:
-                return msgspec.convert(value, kind)
-            except msgspec.ValidationError:
-                raise Misfit(kind.__name__, repr(value)[:80]) from None
-        raise _misfit(kind.__name__, value)
-
-    return convert
-
-
-def _literal(hint: Any, choices: tuple[Any, ...]) -> Convert:
-    text = describe_hint(hint)
-
-    def convert(value: Any) -> Any:
-        for choice in choices:
-            sent = choice.value if isinstance(choice, enum.Enum) and not isinstance(value, enum.Enum) else choice
-            if type(sent) is type(value) and sent == value:
-                return choice
-        raise Misfit(text, repr(value)[:80])
-
-    return convert
-
-
-def _enum(kind: type[enum.Enum]) -> Convert:
-    def convert(value: Any) -> Any:
-        if isinstance(value, kind):
-            return value
-        try:
-            member = kind(value)
-        except (ValueError, KeyError, TypeError):
-            raise Misfit(f"{kind.__name__} (one of {[each.value for each in kind][:10]})", repr(value)[:80]) from None
-        if isinstance(value, bool) is not isinstance(member.value, bool):  # True == 1, but is not the value 1
-            raise _misfit(kind.__name__, value)
-        return member
-
-    return convert
-
-
-def _struct(kind: type) -> Convert:
-    def convert(value: Any) -> Any:
-        try:
-            return value if isinstance(value, kind) else msgspec.convert(value, kind)
-        except msgspec.ValidationError as error:
-            raise Misfit(kind.__name__, str(error)) from None
-
-    return convert
-
-
-def _model(kind: Any) -> Convert:
-    """A pydantic model, by its own rules."""
-    refused = sys.modules["pydantic"].ValidationError
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, kind):
-            return value
-        try:
-            return kind.model_validate(value)
-        except refused as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
-            raise Misfit(kind.__name__, str(first["msg"])).under(path) from None
-
-    return convert
-
-
-_EXACT = frozenset({int, str, bool, float, bytes, bytearray, list, dict, tuple, set, frozenset, type(None), dt.datetime, dt.date,
-                    dt.time, dt.timedelta, uuid.UUID, decimal.Decimal})  # fmt: skip
-
-_LEAVES: dict[Any, Convert] = {
-    int: _exactly(int),
-    str: _exactly(str),
-    bool: _exactly(bool),
-    float: _float,
-    bytes: _bytes(bytes),
-    bytearray: _bytes(bytearray),
-    dt.datetime: _from_text(dt.datetime),
-    dt.date: _from_text(dt.date),
-    dt.time: _from_text(dt.time),
-    dt.timedelta: _from_text(dt.timedelta),
-    uuid.UUID: _from_text(uuid.UUID),
-    decimal.Decimal: _from_text(decimal.Decimal, (int, float)),
-}
 
 _ANY_GROUP = (list, tuple, set, frozenset, dict)
 

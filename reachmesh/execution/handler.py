@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from reachmesh.errors import BadRequest, ConfigError
-from reachmesh.execution.conversion import Compiler, Convert, Misfit, describe_hint, exact_type, is_union, passes
+from reachmesh.execution.conversion import Compiler, exact_type
+from reachmesh.execution.fitting import Convert, Misfit, describe_hint, is_union, passes
 from reachmesh.execution.hints import HintResolver, annotation_text, innermost, signature
 
 _EMPTY = inspect.Parameter.empty
@@ -60,6 +61,7 @@ class Handler:
         input_param: name of the parameter that takes the caller's stream, or None.
         input_index: its place among the parameters a caller sees, or None.
         input_async: it wants an async iterator.
+        remote: it runs in another process (set by `process.ProcessDomain.register`).
         profile: declared length of its runs: "short", "medium" or "long"; None = measured by the executor.
     """
 
@@ -82,6 +84,7 @@ class Handler:
         "name",
         "original",
         "profile",
+        "remote",
         "streams",
     )
 
@@ -97,6 +100,7 @@ class Handler:
         self.input_async = False
         self.input_item: Convert = passes
         self.profile: str | None = None
+        self.remote = False
         self.doc = ""
         self._signed = False
         self._params: dict[str, _Param] = {}
@@ -110,7 +114,18 @@ class Handler:
         return f"<Handler {self.name}>"
 
     def bind(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Turn decoded arguments into those of the function; binding a result again changes nothing.
+        """What `convert` gives; but a handler that runs in another process is only checked here, and converted there.
+
+        Raises:
+            BadRequest: as `convert`.
+        """
+        if self.remote:
+            self.convert(list(args), dict(kwargs))
+            return args, kwargs
+        return self.convert(args, kwargs)
+
+    def convert(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Turn decoded arguments into those of the function.
 
         Args:
             args: positional arguments. A value at the place of the input parameter is passed on as it is.
