@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from tools.bench.interface import Variant
@@ -235,7 +236,7 @@ def main() -> int:
     """Read the command line, run, report; 0 unless not even raw could be measured."""
     parser = argparse.ArgumentParser(prog="python3 tools/run.py bench", description="reachmesh beside its peers, on this machine")
     parser.add_argument("--quick", action="store_true", help="one short round, under two minutes")
-    parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="the whole result as JSON, in FILE or instead of the tables")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these variants (raw is always there), e.g. reachmesh grpc-aio")
     parser.add_argument("--works", nargs="+", metavar="NAME", help="these works, e.g. one-blocking out stream")
     parser.add_argument("--rounds", type=int, help="rounds to take the median of (default 3, quick 1)")
@@ -255,18 +256,20 @@ def main() -> int:
     run.go()
     used = versions([variant for variant in variants if variant.name not in run.absent])
     took = time.monotonic() - started
-    if options.json:
-        result = {
-            "machine": facts,
-            "versions": used,
-            "rounds": run.rounds,
-            "seconds": run.seconds,
-            "took": took,
-            "absent": run.absent,
-            "works": as_data(run.cells),
-        }
+    result = {
+        "machine": facts,
+        "versions": used,
+        "rounds": run.rounds,
+        "seconds": run.seconds,
+        "took": took,
+        "absent": run.absent,
+        "works": as_data(run.cells),
+    }
+    if options.json == "-":
         print(json.dumps(result, indent=1))
-    else:
+    elif options.json:
+        Path(options.json).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.json != "-":
         print(as_text(run.cells, variants, run.absent))
         print("\nMachine: " + ", ".join(f"{key} {value}" for key, value in facts.items()))
         print("Versions: " + ", ".join(f"{key} {value}" for key, value in used.items()))

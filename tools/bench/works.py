@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tools.bench.interface import Client, offers
 
-BODY = bytes(100)
+BODY = b"x" * 100
 MIB = 1024 * 1024
 THREADS = 4
 CHUNK = 65536
@@ -208,7 +208,7 @@ def payload(mebibytes: int) -> Measure:
     """MiB per second of one argument on its way to the server, the short answer included."""
 
     def measure(bench: Bench, seconds: float) -> float:
-        body = bytes(mebibytes * MIB)
+        body = b"x" * (mebibytes * MIB)
         if offers(bench.client, "upload"):
             return _bandwidth(lambda: bench.client.upload(body), len(body), seconds)
         bench.need("aupload")
@@ -253,15 +253,17 @@ def _aside(bench: Bench, seconds: float) -> tuple[list[int], list[int]]:
     async def both() -> tuple[list[int], list[int]]:
         client = bench.client
 
+        running = True
+
         async def bulk() -> None:
-            while True:
+            while running:
                 await _adrain(client, BULK_ITEMS, CHUNK)
 
         alone = await _asyncio_times(client.acall, seconds)
         task = asyncio.create_task(bulk())
         beside = await _asyncio_times(client.acall, seconds)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        running = False
+        await task
         return alone, beside
 
     return bench.runner.run(both())
