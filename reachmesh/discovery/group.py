@@ -12,6 +12,7 @@ GROUP_IPV4, GROUP_IPV6, PORT = "224.0.0.251", "ff02::fb", 5353
 
 _IP_MULTICAST_ALL, _IPV6_MULTICAST_ALL = 49, 29
 _RECEIVE_BUFFER = 1 << 18
+_SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40
 
 
 def open_group_socket(interface: NetworkInterface) -> socket.socket:
@@ -42,6 +43,19 @@ def send_to_group(sock: socket.socket, interface: NetworkInterface, packet: byte
         sock.sendto(packet, (GROUP_IPV6, PORT, 0, socket.if_nametoindex(interface.name)))
     else:
         sock.sendto(packet, (GROUP_IPV4, PORT))
+
+
+def has_carrier(sock: socket.socket, interface: NetworkInterface) -> bool:
+    """Whether the interface has a network at its other end, where the system can tell (Linux); else True."""
+    if sys.platform != "linux":
+        return True
+    import fcntl
+
+    try:
+        answer = fcntl.ioctl(sock, _SIOCGIFFLAGS, struct.pack("16s24x", interface.name.encode()[:15]))
+    except OSError:
+        return False
+    return bool(struct.unpack_from("H", answer, 16)[0] & _IFF_RUNNING)
 
 
 def _join_ipv4(sock: socket.socket, interface: NetworkInterface) -> None:

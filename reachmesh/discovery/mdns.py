@@ -14,60 +14,31 @@ import selectors
 import socket
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
 
-from reachmesh.discovery.dns import MARKER, PTR_TTL, Heard, build_answer, build_query, mesh_mark, read_packet
-from reachmesh.discovery.group import open_group_socket, send_to_group
+from reachmesh.discovery.dns import MARKER, build_answer, build_query, mesh_mark, read_packet
+from reachmesh.discovery.group import has_carrier, open_group_socket, send_to_group
+from reachmesh.discovery.heard import Allowance, PeerBook, Report
 from reachmesh.discovery.source import Announcement, Candidate, Found, Interfaces, NetworkInterface
 
-MAX_PEERS = 1024
-"""Nodes remembered; of more, the ones unheard for longest are forgotten. One that answers brings the rest by gossip."""
-
-READ_RATE, PARSE_RATE, NEW_RATE = 4000.0, 300_000.0, 100.0
-"""Packets read, bytes parsed, unknown nodes believed, each a second (with two seconds' worth at once). Beyond that packets are dropped,
-so that no flood costs more than a tenth of a core (the worst packet takes 0.25 us a byte to parse; an announcement has 250 bytes).
-Lower makes a flood cheaper, and hides nodes on a busy network."""
+READ_RATE, PARSE_RATE = 4000.0, 300_000.0
+"""Packets read and bytes parsed a second (two seconds' worth at once). Beyond that packets are dropped, so that no flood costs more than
+a tenth of a core (the worst packet takes 0.25 us a byte to parse; an announcement has 250 bytes). Lower makes a flood cheaper, and
+hides nodes on a busy network."""
 
 SCAN_PERIOD = 2.0
 """Seconds between looks at the list of interfaces (0.2 ms each)."""
 
 _ANNOUNCE_AT = (0.0, 1.0, 3.0)
+_ANNOUNCE_PERIOD, _ANNOUNCE_PERIOD_PER_PEER = 30.0, 0.1
 _QUERY_FIRST, _QUERY_LAST = 1.0, 3600.0
 _ANSWER_DELAY = (0.02, 0.12)
 _ANSWER_GAP = 1.0
-_REPORT_FIRST, _REPORT_LAST = 5.0, 300.0
 _MAX_LINKS = 32
 _BATCH = 64
 _PAUSE = 0.05
 
 _log = logging.getLogger(__name__)
-
-
-class _Bucket:
-    """So many a second, with two seconds' worth at once."""
-
-    def __init__(self, rate: float) -> None:
-        self._rate, self._tokens, self._at = rate, 2 * rate, time.monotonic()
-
-    def take(self, now: float, amount: int = 1) -> bool:
-        self._tokens = min(2 * self._rate, self._tokens + (now - self._at) * self._rate)
-        self._at = now
-        if self._tokens < amount:
-            return False
-        self._tokens -= amount
-        return True
-
-
-@dataclass
-class _Peer:
-    """A node heard of, and when to report it again."""
-
-    addresses: tuple[str, ...]
-    until: float
-    report_at: float
-    delay: float = _REPORT_FIRST
 
 
 class _Link:
@@ -76,14 +47,19 @@ class _Link:
     def __init__(self, interface: NetworkInterface, sock: socket.socket, now: float) -> None:
         self.interface = interface
         self.sock = sock
-        self.announce_at = [now + delay for delay in _ANNOUNCE_AT]
-        self.query_at, self.query_delay = now, _QUERY_FIRST
+        self.has_carrier = True
         self.answer_at: float | None = None
         self.said: tuple[Announcement, int] | None = None
         self.said_at = float("-inf")
+        self.begin(now)
+
+    def begin(self, now: float) -> None:
+        """Announce and ask as on the first day: the network behind the interface may be another one."""
+        self.announce_at = [now + delay for delay in _ANNOUNCE_AT]
+        self.query_at, self.query_delay = now, _QUERY_FIRST
 
     def next_at(self) -> float:
-        return min([*self.announce_at[:1], self.query_at, *([] if self.answer_at is None else [self.answer_at])])
+        return min(self.announce_at[0], self.query_at, float("inf") if self.answer_at is None else self.answer_at)
 
 
 class MdnsSource:
@@ -106,11 +82,11 @@ class MdnsSource:
         self._changed = self._refreshed = False
         self._wake: socket.socket | None = None
         self._stopping = threading.Event()
-        self._peers: OrderedDict[bytes, _Peer] = OrderedDict()
         self._links: dict[NetworkInterface, _Link] = {}
         self._sent: deque[bytes] = deque(maxlen=16)
         self._failures: dict[NetworkInterface, str] = {}
         self.dropped = 0
+        """Packets left unread or unparsed."""
         self.problem = ""
 
     def start(self, announcement: Announcement | None, found: Found) -> None:
@@ -118,6 +94,9 @@ class MdnsSource:
         if self._thread is not None:
             return
         self._announcement, self._found = announcement, found
+        self._launch()
+
+    def _launch(self) -> None:
         self._changed = self._refreshed = False
         self._stopping = threading.Event()
         self._wake, waiting = socket.socketpair()
@@ -133,6 +112,9 @@ class MdnsSource:
 
     def refresh(self) -> None:
         """Look at the interfaces again, and report nodes that have not been reported for a while."""
+        if self._thread is not None and not self._thread.is_alive():
+            self._close_wake()
+            self._launch()
         self._refreshed = True
         self._poke()
 
@@ -146,6 +128,9 @@ class MdnsSource:
         self._poke()
         if thread is not threading.current_thread():
             thread.join(1.0)
+        self._close_wake()
+
+    def _close_wake(self) -> None:
         wake, self._wake = self._wake, None
         if wake is not None:
             wake.close()
@@ -163,7 +148,8 @@ class MdnsSource:
         self._selector = selectors.DefaultSelector()
         self._selector.register(waiting, selectors.EVENT_READ)
         now = time.monotonic()
-        self._reads, self._parses, self._news = _Bucket(READ_RATE), _Bucket(PARSE_RATE), _Bucket(NEW_RATE)
+        self._reads, self._parses = Allowance(READ_RATE, 2 * READ_RATE, now), Allowance(PARSE_RATE, 2 * PARSE_RATE, now)
+        self._book = PeerBook(self._mark, self._announcement.boot if self._announcement else b"", now)
         self._scan_at = now
         try:
             while not self._stopping.is_set():
@@ -192,7 +178,6 @@ class MdnsSource:
             self._take_back(link)
             link.sock.close()
         self._links.clear()
-        self._peers.clear()
         self._selector.close()
         waiting.close()
 
@@ -207,26 +192,44 @@ class MdnsSource:
         if self._refreshed:
             self._refreshed = False
             self._scan_at = now
-            self._report_again(now)
+            self._report(self._book.handle_refresh(now))
 
     def _follow_interfaces(self, now: float) -> None:
         """Open what has come, close what has gone."""
         self._scan_at = now + SCAN_PERIOD
-        present = dict.fromkeys([each for each in self._interfaces() if not each.is_loopback][:_MAX_LINKS])
+        try:
+            listed = self._interfaces()
+        except Exception as error:  # the list is somebody else's; the next one may be whole
+            self.problem = f"the interfaces cannot be listed: {error}"
+            return
+        present = dict.fromkeys([each for each in listed if not each.is_loopback][:_MAX_LINKS])
         for gone in [each for each in self._links if each not in present]:
             self._drop(gone)
         self._failures = {each: why for each, why in self._failures.items() if each in present}
         for each in present:
-            if each not in self._links:
-                try:
-                    sock = open_group_socket(each)
-                except OSError as error:
-                    self._failures[each] = f"{each.name} {each.address}: {error}"
-                    continue
-                self._failures.pop(each, None)
-                self._links[each] = link = _Link(each, sock, now)
-                self._selector.register(sock, selectors.EVENT_READ, link)
-        self.problem = "; ".join(self._failures.values())
+            link = self._links.get(each)
+            if link is None:
+                self._open(each, now)
+                continue
+            had_carrier, link.has_carrier = link.has_carrier, has_carrier(link.sock, each)
+            if link.has_carrier and not had_carrier:
+                link.begin(now)
+        self._judge()
+
+    def _open(self, interface: NetworkInterface, now: float) -> None:
+        try:
+            sock = open_group_socket(interface)
+        except OSError as error:
+            self._failures[interface] = f"{interface.name} {interface.address}: {error}"
+            return
+        self._failures.pop(interface, None)
+        self._links[interface] = link = _Link(interface, sock, now)
+        self._selector.register(sock, selectors.EVENT_READ, link)
+
+    def _judge(self) -> None:
+        """It is a problem when no interface works; that one of several has no multicast is usual."""
+        working = [each for each in self._links if each not in self._failures]
+        self.problem = "" if working else "; ".join(self._failures.values())
 
     def _drop(self, interface: NetworkInterface) -> None:
         link = self._links.pop(interface)
@@ -237,13 +240,16 @@ class MdnsSource:
         if link.announce_at and now >= link.announce_at[0]:
             link.announce_at.pop(0)
             self._say(link, now)
+            if not link.announce_at:
+                period = _ANNOUNCE_PERIOD + _ANNOUNCE_PERIOD_PER_PEER * len(self._book)
+                link.announce_at.append(now + period * self._random.uniform(0.9, 1.1))
         if link.answer_at is not None and now >= link.answer_at:
             link.answer_at = None
             self._say(link, now)
         if now >= link.query_at:
             link.query_at = now + link.query_delay * self._random.uniform(0.9, 1.1)
             link.query_delay = min(2 * link.query_delay, _QUERY_LAST)
-            self._send(link, build_query(list(self._peers)))
+            self._send(link, build_query(self._book.boots()[::-1]))
 
     def _say(self, link: _Link, now: float) -> None:
         """Announce this node on one interface, if it can be reached there."""
@@ -271,7 +277,7 @@ class MdnsSource:
             self._failures[link.interface] = f"{link.interface.name} {link.interface.address}: {error}"
         else:
             self._failures.pop(link.interface, None)
-        self.problem = "; ".join(self._failures.values())
+        self._judge()
 
     def _listen(self, link: _Link, now: float) -> bool:
         """Read what has come by one interface; False when it is too much, and a pause is due."""
@@ -302,46 +308,10 @@ class MdnsSource:
             due = max(now + self._random.uniform(*_ANSWER_DELAY), link.said_at + _ANSWER_GAP)
             link.answer_at = due if link.answer_at is None else min(due, link.answer_at)
         for heard in packet.heard:
-            if heard.boot != own:
-                self._hear(heard, now)
+            self._report(self._book.handle_heard(heard, now))
 
-    def _hear(self, heard: Heard, now: float) -> None:
-        """Remember and report a node; a goodbye only takes it from memory, because anybody can send one."""
-        if heard.ttl == 0:
-            self._peers.pop(heard.boot, None)
-            return
-        if heard.mesh != self._mark:
-            return
-        known = self._peers.get(heard.boot)
-        until = now + min(heard.ttl, PTR_TTL)
-        if known is not None and known.addresses == heard.addresses:
-            known.until = until
-            self._peers.move_to_end(heard.boot)
-            if now >= known.report_at - known.delay + 1.0:  # heard again: report it, once a second at most
-                known.report_at, known.delay = now + _REPORT_FIRST, _REPORT_FIRST
-                self._report(heard.boot, heard.addresses)
-            return
-        if not self._news.take(now):
-            self.dropped += 1
-            return
-        self._peers[heard.boot] = _Peer(heard.addresses, until, now + _REPORT_FIRST)
-        self._peers.move_to_end(heard.boot)
-        if len(self._peers) > MAX_PEERS:
-            self._peers.popitem(last=False)
-        self._report(heard.boot, heard.addresses)
-
-    def _report_again(self, now: float) -> None:
-        """Report nodes anew at growing intervals, and forget those whose time is over."""
-        for boot, peer in list(self._peers.items()):
-            if now >= peer.until:
-                del self._peers[boot]
-            elif now >= peer.report_at:
-                peer.delay = min(2 * peer.delay, _REPORT_LAST)
-                peer.report_at = now + peer.delay
-                self._report(boot, peer.addresses)
-
-    def _report(self, boot: bytes, addresses: Sequence[str]) -> None:
-        for address in addresses:
+    def _report(self, reports: list[Report]) -> None:
+        for boot, address in reports:
             found = self._found
             if found is not None:
                 found(Candidate(address, boot, self.name))
