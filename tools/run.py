@@ -111,7 +111,7 @@ def lint(arguments: list[str]) -> None:
 
 def bench(arguments: list[str]) -> None:
     """Install the peers, as many as can be had, and compare."""
-    python = environment(".venv-bench")
+    python = environment(".venv-bench", ("numpy",))
     run([str(python), "-m", "tools.bench", *arguments])
 
 

@@ -1,4 +1,4 @@
-"""Runs the comparison: `python3 tools/run.py bench [--quick] [--json] [--only NAME ...] [--works NAME ...]`.
+"""Runs the comparison: `python3 tools/run.py bench [--quick] [--costs] [--json [FILE]] [--only NAME ...] [--works NAME ...]`.
 
 All variants are up at the same time, each as a server and a client process on 127.0.0.1, and take turns: for each round, for each
 work, every variant once. So what the machine does meanwhile hits them alike, and a ratio compares figures taken within seconds.
@@ -9,140 +9,31 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import queue
-import signal
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from tools.bench.costs import costs
 from tools.bench.interface import Variant
-from tools.bench.machine import Usage, bring, machine, versions
+from tools.bench.machine import bring, machine, versions
+from tools.bench.pair import Pair, WorkerFailed
 from tools.bench.peers import VARIANTS
 from tools.bench.table import Cell, Cells, as_data, as_text
 from tools.bench.works import WORKS, Work
 
-START_LIMIT = 60.0
-ANSWER_LIMIT = 60.0
 IDLE_SECONDS = 5.0
 QUICK_IDLE_SECONDS = 2.0
-PER_SERVER = 10
-"""Instances in one server process when there are many."""
-
-
-class WorkerFailed(Exception):
-    """A worker process ended, or did not answer in time."""
-
-
-class Worker:
-    """A worker process, its answers, and an end to it."""
-
-    def __init__(self, role: str, variant: Variant, *arguments: str) -> None:
-        command = [sys.executable, "-m", "tools.bench.worker", role, variant.name, *arguments]
-        self.errors: list[str] = []
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
-        )
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-        threading.Thread(target=self._read_errors, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def _read_errors(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.errors = [*self.errors[-20:], line.rstrip()]
-
-    def answer(self, limit: float) -> Any:
-        """The next line it prints."""
-        try:
-            line = self._lines.get(timeout=limit)
-        except queue.Empty:
-            raise WorkerFailed(f"no answer within {limit:.0f} s") from None
-        if line is None:
-            raise WorkerFailed(f"ended: {self.errors[-1] if self.errors else 'without a word'}")
-        return json.loads(line)
-
-    def ask(self, question: dict[str, Any], limit: float) -> Any:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(question) + "\n")
-        except BrokenPipeError:
-            raise WorkerFailed(f"ended: {self.errors[-1] if self.errors else 'without a word'}") from None
-        return self.answer(limit)
-
-    def close(self) -> None:
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait(10)
-
-
-class Pair:
-    """A variant that is up: its servers and its client."""
-
-    def __init__(self, variant: Variant, instances: int = 1) -> None:
-        self.variant = variant
-        self.workers: list[Worker] = []
-        try:
-            self.addresses: list[str] = []
-            while instances > 0:
-                self.addresses += self._serve(min(instances, PER_SERVER))
-                instances -= PER_SERVER
-            self.client = self._start("client", *self.addresses)
-            self.client.answer(START_LIMIT)
-        except BaseException:
-            self.close()
-            raise
-
-    def _start(self, role: str, *arguments: str) -> Worker:
-        worker = Worker(role, self.variant, *arguments)
-        self.workers.append(worker)
-        return worker
-
-    def _serve(self, instances: int) -> list[str]:
-        addresses: list[str] = self._start("serve", str(instances)).answer(START_LIMIT)
-        return addresses
-
-    def measure(self, work: Work, seconds: float) -> Cell:
-        """One round of one work; a variant that hangs is given up for this run."""
-        answer = self.client.ask({"work": work.name, "seconds": seconds}, ANSWER_LIMIT + 20 * seconds)
-        if "value" in answer:
-            return Cell([answer["value"]])
-        return Cell([], answer.get("absent") or answer["failed"])
-
-    def first_call(self) -> dict[str, float]:
-        """Import time and time to the first answer, each in a fresh process."""
-        worker = self._start("first", *self.addresses)
-        found: dict[str, float] = worker.answer(START_LIMIT)
-        worker.close()
-        self.workers.remove(worker)
-        return found
-
-    def usage(self) -> tuple[float, int]:
-        """CPU seconds so far and resident bytes of all its processes."""
-        used = [Usage(worker.process.pid) for worker in self.workers]
-        return sum(each.cpu for each in used), sum(each.memory for each in used)
-
-    def close(self) -> None:
-        for worker in self.workers:
-            worker.close()
 
 
 class Run:
     """One whole comparison."""
 
-    def __init__(self, variants: list[Variant], works: list[Work], rounds: int, seconds: float, idle_seconds: float) -> None:
-        self.variants, self.works, self.rounds, self.seconds, self.idle_seconds = variants, works, rounds, seconds, idle_seconds
+    def __init__(
+        self, variants: list[Variant], works: list[Work], *, rounds: int, seconds: float, idle_seconds: float, with_costs: bool
+    ) -> None:
+        self.variants, self.works, self.rounds, self.seconds = variants, works, rounds, seconds
+        self.idle_seconds, self.with_costs = idle_seconds, with_costs
         self.absent: dict[str, str] = {}
         self.pairs: dict[str, Pair] = {}
         self.cells: Cells = {}
@@ -163,6 +54,9 @@ class Run:
                 for name in list(self.pairs):
                     self._extra(name)
             self._idle()
+            if self.with_costs:
+                for name in list(self.pairs):
+                    self._costs(self.pairs[name].variant)
         finally:
             for pair in self.pairs.values():
                 pair.close()
@@ -207,6 +101,14 @@ class Run:
         except WorkerFailed as error:
             self._put("first-call", name, Cell([], str(error)))
 
+    def _costs(self, variant: Variant) -> None:
+        say(f"standing costs of {variant.name}")
+        try:
+            for work, value in costs(variant, self.idle_seconds).items():
+                self._put(work, variant.name, Cell([value]))
+        except WorkerFailed as error:
+            self._put("kib-per-call", variant.name, Cell([], str(error)))
+
     def _idle(self) -> None:
         say("all idle")
         before = {name: pair.usage()[0] for name, pair in self.pairs.items()}
@@ -239,6 +141,7 @@ def main() -> int:
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="the whole result as JSON, in FILE or instead of the tables")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these variants (raw is always there), e.g. reachmesh grpc-aio")
     parser.add_argument("--works", nargs="+", metavar="NAME", help="these works, e.g. one-blocking out stream")
+    parser.add_argument("--costs", action="store_true", help="memory per call, stream and peer too (another minute)")
     parser.add_argument("--rounds", type=int, help="rounds to take the median of (default 3, quick 1)")
     parser.add_argument("--seconds", type=float, help="seconds a work and round (default 1, quick 0.2)")
     options = parser.parse_args()
@@ -250,6 +153,7 @@ def main() -> int:
         rounds=options.rounds or (1 if options.quick else 3),
         seconds=options.seconds or (0.2 if options.quick else 1.0),
         idle_seconds=QUICK_IDLE_SECONDS if options.quick else IDLE_SECONDS,
+        with_costs=options.costs,
     )
     facts = machine()
     started = time.monotonic()

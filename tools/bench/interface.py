@@ -8,6 +8,9 @@ import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple
 
+HOLD = 600.0
+"""Seconds that a held call takes, if nobody ends it."""
+
 STREAM_REQUEST = struct.Struct(">II")
 """How peers without typed arguments ask for a stream: number of items, bytes in each."""
 
@@ -84,6 +87,14 @@ class Client:
 
     def upload_array(self, array: Any) -> int:
         """Send a numpy array that arrives as one."""
+        raise NotImplementedError
+
+    async def hold_calls(self, count: int) -> None:
+        """Have `count` calls on the way that are not answered for minutes, all of them begun at the server."""
+        raise NotImplementedError
+
+    async def hold_streams(self, count: int) -> None:
+        """Have `count` streams open, the first item of each received."""
         raise NotImplementedError
 
 

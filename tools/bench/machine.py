@@ -60,7 +60,7 @@ def bring(variant: Variant) -> str | None:
 def versions(variants: list[Variant]) -> dict[str, str]:
     """Versions of everything the variants use."""
     found = {"python": platform.python_version()}
-    for name in sorted({name for variant in variants for name in (*variant.distributions, "pyzmq", "msgpack", "numpy")}):
+    for name in sorted({name for variant in variants for name in (*variant.distributions, "reachmesh", "pyzmq", "msgpack", "numpy")}):
         if present := version(name):
             found[name] = present
     for name in sorted({name for variant in variants for name in variant.programs}):

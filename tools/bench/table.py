@@ -13,6 +13,10 @@ EXTRA = {
     "first-call": ("first answer after the import", "ms"),
     "idle": ("idle server and client, of one core", "%"),
     "memory": ("server and client after the work", "MiB"),
+    "kib-per-call": ("an outstanding call, both sides", "KiB"),
+    "kib-per-stream": ("an open stream, both sides", "KiB"),
+    "kib-per-peer": ("a peer, at the client", "KiB"),
+    "idle-50": ("idle client of 50 instances, of one core", "%"),
 }
 GROUPS = (
     ("Calls one at a time", ("one-blocking", "one-asyncio")),
@@ -20,6 +24,7 @@ GROUPS = (
     ("Streams", ("stream-100B", "stream-64K", "beside-bulk")),
     ("Payloads", ("payload-1", "payload-16", "payload-64", "numpy-64")),
     ("Standing costs", ("import", "first-call", "idle", "memory")),
+    ("What each thing kept costs", ("kib-per-call", "kib-per-stream", "kib-per-peer", "idle-50")),
 )
 
 

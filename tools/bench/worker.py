@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from tools.bench.interface import Client, Server, Variant
 from tools.bench.peers import VARIANTS
-from tools.bench.works import WORKS, Bench
+from tools.bench.works import WORKS, Bench, Work
 
 
 def _variant(name: str) -> Variant:
@@ -79,8 +79,17 @@ def _one_call(bench: Bench) -> None:
         bench.runner.run(bench.client.acall(bytes(100)))
 
 
+def _measure(bench: Bench, work: Work, seconds: float) -> float:
+    if work.instances > 1 and not bench.client.fans_out:
+        raise NotImplementedError("not offered")
+    return work.measure(bench, seconds)
+
+
 def client(name: str, addresses: list[str]) -> None:
-    """Connect, then measure what stdin asks for: `{"work": ..., "seconds": ...}`; answer `{"value": ...}` or `{"absent": why}`."""
+    """Connect, then do what stdin asks for, `{"work": ..., "seconds": ...}` or `{"hold": verb, "count": ...}`.
+
+    The answers are `{"value": ...}`, `{"absent": why}` or `{"failed": error}`.
+    """
     variant = _variant(name)
     out = _answers()
     bench = _open(_load(variant, variant.client)(addresses, instances=len(addresses), **variant.options))
@@ -89,12 +98,14 @@ def client(name: str, addresses: list[str]) -> None:
     works = {work.name: work for work in WORKS}
     for line in sys.stdin:
         asked = json.loads(line)
-        work = works[asked["work"]]
         answer: dict[str, Any]
         try:
-            if work.instances > 1 and not bench.client.fans_out:
-                raise NotImplementedError("not offered")
-            answer = {"value": work.measure(bench, asked["seconds"])}
+            if "hold" in asked:
+                bench.need(asked["hold"])
+                bench.runner.run(getattr(bench.client, asked["hold"])(asked["count"]))
+                answer = {"value": asked["count"]}
+            else:
+                answer = {"value": _measure(bench, works[asked["work"]], asked["seconds"])}
         except NotImplementedError as error:
             answer = {"absent": str(error) or "not offered"}
         except Exception as error:

@@ -9,12 +9,12 @@ NO_ROUTING = "no routing, no membership"
 VARIANTS = (
     Variant("raw", "raw", "RawServer", "RawClient", ("pyzmq",), "the receiving loop", "the floor: two parts, no RPC at all"),
     Variant(
-        "reachmesh-inline", "mesh", "MeshServer", "MeshClient", ("reachmesh",), "the receiving loop", options={"domain": "inline"}
+        "reachmesh-inline", "mesh", "MeshServer", "MeshClient", ("pyzmq",), "the receiving loop", options={"domain": "inline"}
     ),
-    Variant("reachmesh-loop", "mesh", "MeshServer", "MeshClient", ("reachmesh",), "event loop", options={"domain": "loop"}),
-    Variant("reachmesh-pool", "mesh", "MeshServer", "MeshClient", ("reachmesh",), "thread pool", options={"domain": "pool"}),
+    Variant("reachmesh-loop", "mesh", "MeshServer", "MeshClient", ("pyzmq",), "event loop", options={"domain": "loop"}),
+    Variant("reachmesh-pool", "mesh", "MeshServer", "MeshClient", ("pyzmq",), "thread pool", options={"domain": "pool"}),
     Variant(
-        "reachmesh-curve", "mesh", "MeshServer", "MeshClient", ("reachmesh",), "the receiving loop", "encrypted and authenticated",
+        "reachmesh-curve", "mesh", "MeshServer", "MeshClient", ("pyzmq",), "the receiving loop", "encrypted and authenticated",
         options={"domain": "inline", "secret": "a secret for the benchmark only"},
     ),
     Variant("grpc-aio", "grpc_peer", "AioServer", "AioClient", ("grpcio",), "event loop", NO_ROUTING),

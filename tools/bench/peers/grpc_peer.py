@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from tools.bench.interface import STREAM_REQUEST, Client, Ready, Server, items
+from tools.bench.interface import HOLD, STREAM_REQUEST, Client, Ready, Server, items
 
 SERVICE = "bench.Bench"
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -27,15 +27,21 @@ async def _upload(body: bytes, _: Any) -> bytes:
     return b"%d" % len(body)
 
 
+async def _hold(body: bytes, _: Any) -> bytes:
+    await asyncio.sleep(HOLD)
+    return body
+
+
 async def _produce(body: bytes, _: Any) -> AsyncIterator[bytes]:
     for item in items(*STREAM_REQUEST.unpack(body)):
         yield item
 
 
-def _handlers(echo: Any, upload: Any, produce: Any) -> Any:
+def _handlers(echo: Any, upload: Any, produce: Any, hold: Any = None) -> Any:
     return grpc.method_handlers_generic_handler(
         SERVICE,
         {
+            "hold": grpc.unary_unary_rpc_method_handler(hold),
             "echo": grpc.unary_unary_rpc_method_handler(echo),
             "upload": grpc.unary_unary_rpc_method_handler(upload),
             "produce": grpc.unary_stream_rpc_method_handler(produce),
@@ -51,7 +57,7 @@ class AioServer(Server):
         addresses, servers = [], []
         for _ in range(instances):
             server = grpc.aio.server(options=UNLIMITED)
-            server.add_generic_rpc_handlers((_handlers(_echo, _upload, _produce),))
+            server.add_generic_rpc_handlers((_handlers(_echo, _upload, _produce, _hold),))
             addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
             await server.start()
             servers.append(server)
@@ -83,6 +89,7 @@ class AioClient(Client):
         channels = [grpc.aio.insecure_channel(address, options=UNLIMITED) for address in self.addresses]
         self.echoes = itertools.cycle([channel.unary_unary(f"/{SERVICE}/echo") for channel in channels])
         self.uploads = channels[0].unary_unary(f"/{SERVICE}/upload")
+        self.hold = channels[0].unary_unary(f"/{SERVICE}/hold")
         self.produce = channels[0].unary_stream(f"/{SERVICE}/produce")
 
     async def acall(self, body: bytes) -> bytes:
@@ -95,6 +102,15 @@ class AioClient(Client):
 
     async def aupload(self, body: bytes) -> int:
         return int(await self.uploads(body))
+
+    async def hold_calls(self, count: int) -> None:
+        self.held = [self.hold(b"") for _ in range(count)]
+        await self.acall(b"")
+
+    async def hold_streams(self, count: int) -> None:
+        self.streams = [aiter(self.astream(1_000_000, 100)) for _ in range(count)]
+        for each in self.streams:
+            await anext(each)
 
 
 class SyncClient(Client):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from reachmesh import ReachNode, capability
-from tools.bench.interface import Client, Ready, Server, items
+from tools.bench.interface import HOLD, Client, Ready, Server, items
 
 OPTIONS: dict[str, Any] = {"interfaces": ["127.0.0.1"], "discovery": ("local",)}
 LONG = 60.0
@@ -40,6 +41,10 @@ async def produce_on_loop(count: int, size: int) -> AsyncIterator[bytes]:
         yield item
 
 
+async def hold(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
 class MeshServer(Server):
     def run(self, instances: int, ready: Ready) -> None:
         domain = self.options["domain"]
@@ -48,6 +53,7 @@ class MeshServer(Server):
         for _ in range(instances):
             caps = [
                 capability("echo", handler=echo_on_loop if on_loop else echo, domain=domain),
+                capability("hold", handler=hold),
                 capability("upload", handler=upload),
                 capability("upload_array", handler=upload_array),
                 capability("produce", handler=produce_on_loop if on_loop else produce),
@@ -88,3 +94,12 @@ class MeshClient(Client):
 
     def upload_array(self, array: Any) -> int:
         return int(self.node.reach("upload_array", timeout=LONG).call(array))
+
+    async def hold_calls(self, count: int) -> None:
+        self.held = [self.node.reach("hold", timeout=HOLD).submit(HOLD) for _ in range(count)]
+        await self.acall(b"")
+
+    async def hold_streams(self, count: int) -> None:
+        self.streams = [aiter(self.produce.stream(10**9, 100)) for _ in range(count)]
+        for each in self.streams:
+            await anext(each)
