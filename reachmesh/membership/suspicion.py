@@ -1,0 +1,105 @@
+"""Suspicions: who accuses whom, and when that makes a loss.
+
+States of one accused: not suspected -> suspected (one vote) -> lost, or back by refutation. A vote counts for one
+incarnation. Source: Lifeguard (Dadgar, Phillips, Currey 2018) for the votes, Rapid for distinct observers.
+"""
+
+from __future__ import annotations
+
+from .config import MembershipConfig
+from .messages import Vote
+
+ACCUSED_LIMIT = 4096
+"""Accused at once; further accusations are dropped until some are decided."""
+
+
+class Suspicion:
+    """Votes against one incarnation of one member."""
+
+    __slots__ = ("incarnation", "since", "votes")
+
+    def __init__(self, incarnation: int, now: float) -> None:
+        self.incarnation = incarnation
+        self.since = now
+        self.votes: dict[bytes, bool] = {}
+
+
+def loss_due(suspicion: Suspicion, needed: int, config: MembershipConfig) -> float:
+    """When a suspicion becomes a loss if nothing else happens.
+
+    Enough votes that saw the process die: at once. Enough votes: `confirm_after` periods after the first. Fewer:
+    `suspicion_wait` periods after it. With the `lan` figures and a first vote at 15.0: 15.0, 17.0, 25.0.
+    """
+    if sum(suspicion.votes.values()) >= needed:
+        return suspicion.since
+    periods = config.confirm_after if len(suspicion.votes) >= needed else max(config.suspicion_wait, config.confirm_after)
+    return suspicion.since + periods * config.heartbeat_period
+
+
+class Suspicions:
+    """All open suspicions by accused boot."""
+
+    def __init__(self, config: MembershipConfig) -> None:
+        self._config = config
+        self._open: dict[bytes, Suspicion] = {}
+
+    def __contains__(self, boot: object) -> bool:
+        return boot in self._open
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, vote: Vote, now: float) -> bool:
+        """Count a vote; whether it says anything new (a new voter, or a voter who now saw the process die)."""
+        suspicion = self._open.get(vote.boot)
+        if suspicion is None or suspicion.incarnation < vote.incarnation:
+            if suspicion is None and len(self._open) >= ACCUSED_LIMIT:
+                return False
+            suspicion = self._open[vote.boot] = Suspicion(vote.incarnation, now)
+        elif suspicion.incarnation > vote.incarnation:
+            return False
+        known = suspicion.votes.get(vote.voter)
+        if known is None or (vote.dead and not known):
+            suspicion.votes[vote.voter] = vote.dead
+            return True
+        return False
+
+    def votes(self, boot: bytes) -> list[Vote]:
+        """The votes against one member."""
+        suspicion = self._open.get(boot)
+        if suspicion is None:
+            return []
+        return [Vote(boot, suspicion.incarnation, voter, dead) for voter, dead in suspicion.votes.items()]
+
+    def clear(self, boot: bytes) -> bool:
+        """Drop a suspicion; whether there was one."""
+        return self._open.pop(boot, None) is not None
+
+    def next_due(self, living: int) -> float:
+        """When the first of them becomes a loss; inf without any."""
+        if not self._open:
+            return float("inf")
+        needed = self._needed(living)
+        return min(loss_due(suspicion, needed, self._config) for suspicion in self._open.values())
+
+    def decided(self, living: int, now: float) -> list[tuple[bytes, str]]:
+        """Those lost by now, with the reason. `living` counts all living nodes, oneself and the suspected included."""
+        if not self._open:
+            return []
+        needed = self._needed(living)
+        lost = []
+        for boot, suspicion in self._open.items():
+            if loss_due(suspicion, needed, self._config) <= now:
+                dead = any(suspicion.votes.values())
+                what = "its connection dropped and its port refuses" if dead else "no heartbeat and no answer to probes"
+                lost.append((boot, f"{what}, say {len(suspicion.votes)} observers ({needed} needed)"))
+        return lost
+
+    def _needed(self, living: int) -> int:
+        """Votes for a loss: `votes`, or all who are left to cast one."""
+        return max(1, min(self._config.votes, living - len(self._open)))
+
+    def shift(self, seconds: float) -> None:
+        """Give everybody the time that this node itself was away."""
+        for suspicion in self._open.values():
+            suspicion.since += seconds
