@@ -27,7 +27,7 @@ def test_no_figure_no_ratio() -> None:
     """What was not measured has neither a ratio nor a row, and the report says why."""
     assert ratio(CELLS, "out-64", "zenoh") is None
     text = as_text(CELLS, list(VARIANTS), {"nats": "no program nats-server"})
-    assert "| reachmesh-inline | the receiving loop | 120 (1.20x) | - |" in text
+    assert "| reachmesh-inline | the receiving loop | 150 (1.20x) | - |" in text
     assert "- nats: absent, no program nats-server" in text
     assert "- zenoh, out-64: RuntimeError: gone" in text
     assert "| zenoh" not in text
