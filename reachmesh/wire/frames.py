@@ -371,13 +371,14 @@ def decode_error(body: Buffer) -> ReachError:
 
 _KINDS: dict[type, str] = {kind: code for code, kind in BY_CODE.items()}
 _ERROR_BYTES = 4 * (MESSAGE_LIMIT + 4 * LIMITS.text)
+_CUT = " ... (cut)"
 _EXECUTED: tuple[Executed, ...] = ("no", "maybe", "yes")
 
 
 def _text(value: object, limit: int) -> str:
     """`value` as text of at most `limit` characters; a cut says so."""
     text = value if isinstance(value, str) else str(value)
-    return text if len(text) <= limit else text[: limit - 12] + " ... (cut)"
+    return text if len(text) <= limit else text[: limit - len(_CUT)] + _CUT
 
 
 def _field(fields: dict[Any, Any], key: str, kind: type, default: Any) -> Any:

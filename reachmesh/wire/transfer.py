@@ -95,13 +95,13 @@ class Assembler:
             self._fill(view, self._lengths)
         return self.fault
 
-    def done(self, chunk: Any = b"") -> list[Any] | None:
-        """Take the last piece and give the segments, each a `bytearray`; None when there is a `fault`."""
+    def done(self, chunk: Any = b"") -> list[Any] | str:
+        """Take the last piece and give the segments, each a `bytearray`, or the text of the fault."""
         self.add(chunk)
         if self.fault is None and not self.complete:
             self._fail(f"a payload ended after {self.received} bytes, before it was complete")
         if self.fault is not None:
-            return None
+            return self.fault
         segments: list[Any] = list(self._segments)
         self._segments = []
         return segments

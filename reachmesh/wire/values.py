@@ -129,7 +129,7 @@ def dump_body(payload_format: int, value: Any, root: str = "value") -> list[Buff
         size = memoryview(value).nbytes
         if size > LIMITS.message:
             raise PayloadTooLarge(f"a message of {size} bytes, {LIMITS.message} are allowed", path=root)
-        return [value]
+        return [value.cast("B") if type(value) is memoryview else value]
     raise PayloadError(f"{root}: a {type(value).__qualname__} cannot travel in payload format {payload_format}", path=root)
 
 
