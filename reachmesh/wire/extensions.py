@@ -57,15 +57,22 @@ def _write_int(value: int) -> ExtType:
     return ExtType(Ext.INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
+def _check_offset(offset: dt.timedelta | None) -> None:
+    if offset is None:
+        raise ValueError("a time zone without a fixed offset here cannot travel")
+    if offset.microseconds:
+        raise ValueError("a time zone whose offset has fractions of a second cannot travel")
+
+
 def _write_datetime(value: dt.datetime) -> ExtType:
-    if value.tzinfo is not None and value.utcoffset() is None:
-        raise ValueError("a time zone that has no offset at this moment")
+    if value.tzinfo is not None:
+        _check_offset(value.utcoffset())
     return ExtType(Ext.DATETIME, value.isoformat().encode())
 
 
 def _write_time(value: dt.time) -> ExtType:
-    if value.tzinfo is not None and value.utcoffset() is None:
-        raise ValueError("a time of day in a zone whose offset depends on the day")
+    if value.tzinfo is not None:
+        _check_offset(value.utcoffset())
     return ExtType(Ext.TIME, value.isoformat().encode())
 
 

@@ -21,7 +21,6 @@ from reachmesh.wire.limits import LIMITS
 
 SCALARS = frozenset({int, str, float, bool, type(None)})
 CONTAINER_COST = 8
-_FLAT = 16
 
 
 class Refused(Exception):
@@ -54,16 +53,24 @@ def render_path(root: str, steps: Iterable[object]) -> str:
     """`root` and steps as one reads them: `rows[3].when`. A key that is no identifier is shown as `['a b']`."""
     path = root
     for step in steps:
-        if isinstance(step, str) and step.isidentifier():
-            path = f"{path}.{step}" if path else step
-        elif isinstance(step, Element):
+        if isinstance(step, Element):
             path += step.text
+        elif isinstance(step, str) and len(step) <= LIMITS.name and step.isidentifier():
+            path = f"{path}.{step}" if path else step
         else:
-            text = ascii(step)
-            path += f"[{text if len(text) <= 40 else text[:37] + '...'}]"
+            path += f"[{_shown(step)}]"
         if len(path) > LIMITS.text:
             return path[: LIMITS.text] + "..."
     return path
+
+
+def _shown(step: object) -> str:
+    """An index or key as text, short, whatever its own `repr` does."""
+    try:
+        text = ascii(step[:40] if isinstance(step, str | bytes) else step)
+    except Exception:  # the user's own code, or an integer of too many digits
+        text = type(step).__qualname__
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 class Writer:
@@ -159,7 +166,7 @@ class Writer:
     def _sequence(self, value: Any, mark: ExtType | None, level: int, key: bool) -> None:
         self._enter(len(value), level)
         items = list(value)
-        if not self._strict and len(items) > _FLAT and {*map(type, items)} <= SCALARS:
+        if not self._strict and SCALARS.issuperset(map(type, items)):
             return self._flat(items if mark is None else [mark, *items])
         self._packer.pack_array_header(len(items) + (mark is not None))
         if mark is not None:
