@@ -27,7 +27,9 @@ def open_group_socket(interface: NetworkInterface) -> socket.socket:
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "SO_REUSEPORT"):
+        # On Linux SO_REUSEADDR alone shares a multicast port, with avahi and the like too. With SO_REUSEPORT beside it, sockets of one
+        # port form a group and the kernel (seen on 6.18) gives a packet to one of them by a hash, whichever interface it came by.
+        if sys.platform != "linux" and hasattr(socket, "SO_REUSEPORT"):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
         (_join_ipv6 if interface.is_ipv6 else _join_ipv4)(sock, interface)

@@ -224,6 +224,7 @@ class MdnsSource:
             return
         self._failures.pop(interface, None)
         self._links[interface] = link = _Link(interface, sock, now)
+        link.has_carrier = has_carrier(sock, interface)
         self._selector.register(sock, selectors.EVENT_READ, link)
 
     def _judge(self) -> None:
@@ -249,7 +250,9 @@ class MdnsSource:
         if now >= link.query_at:
             link.query_at = now + link.query_delay * self._random.uniform(0.9, 1.1)
             link.query_delay = min(2 * link.query_delay, _QUERY_LAST)
-            self._send(link, build_query(self._book.boots()[::-1]))
+            # With oneself among the known, no two nodes send the same bytes, and `_listen` can tell its own.
+            own = [self._announcement.boot] if self._announcement else []
+            self._send(link, build_query(own + self._book.boots()[::-1]))
 
     def _say(self, link: _Link, now: float) -> None:
         """Announce this node on one interface, if it can be reached there."""
