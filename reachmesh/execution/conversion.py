@@ -219,8 +219,7 @@ class Compiler:
         elif dataclasses.is_dataclass(kind):
             return self._record(kind, *_dataclass_fields(kind))
         elif typing.is_typeddict(kind):
-            required = frozenset(getattr(kind, "__required_keys__", ()))
-            return self._record(kind, None, required, frozenset())
+            return self._record(kind, None, self._required_keys(kind), frozenset())
         elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
             return self._named_tuple(kind)
         elif issubclass(kind, msgspec.Struct):
@@ -231,6 +230,12 @@ class Compiler:
             made = instances(kind, describe_hint(kind))
         self._classes[kind] = made
         return made
+
+    def _required_keys(self, kind: Any) -> frozenset[str]:
+        """Required keys of a TypedDict; it cannot tell them itself when its annotations are text."""
+        marks = {name: typing.get_origin(hint) for name, hint in self._resolve(kind).items()}
+        told = {name for name in kind.__required_keys__ if marks.get(name) is not typing.NotRequired}
+        return frozenset(told | {name for name, mark in marks.items() if mark is typing.Required})
 
     def _record(self, kind: type, fields: frozenset[str] | None, required: frozenset[str], ignored: frozenset[str]) -> Convert:
         """A dataclass or TypedDict from a map; `fields` None = every hinted one, `ignored` ones may be there and are dropped."""

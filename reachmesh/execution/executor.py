@@ -47,6 +47,7 @@ LONG_SECONDS = 5.0
 """And this long to the long one."""
 
 _SMOOTHING = 0.2
+_LOOP_END_SECONDS = 0.5
 
 
 class Processes(Protocol):
@@ -142,8 +143,6 @@ class Executor:
 
     def cancel(self, job: Job) -> None:
         """Cancel the task of an async job. Other domains poll `job.cancelled`."""
-        if not job.handler.is_async:
-            return
         for runner in self._runners():
             if runner.cancel(job):
                 return
@@ -219,7 +218,7 @@ class Executor:
             clean = each.wait(deadline - time.monotonic()) and clean
             each.cancel_all()
         if self._own_loop is not None:
-            clean = self._own_loop.stop(2.0) and clean
+            clean = self._own_loop.stop(_LOOP_END_SECONDS) and clean
         return clean
 
     def _pool_of(self, handler: Handler) -> ThreadPool:

@@ -210,7 +210,7 @@ class Handler:
             raise self._refusal(name, misfit) from None
 
     def _refusal(self, name: str, misfit: Misfit) -> BadRequest:
-        return BadRequest(f"{self.name}: argument {name + misfit.path!r} expects {misfit.expected}, got {misfit.problem}")
+        return BadRequest(f"{self.name}: argument '{name}{misfit.path}' expects {misfit.expected}, got {misfit.problem}")
 
 
 def inspect_handler(fn: Callable[..., Any], *, context_type: type, localns: Mapping[str, Any] | None = None) -> Handler:

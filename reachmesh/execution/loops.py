@@ -40,7 +40,7 @@ class LoopRunner:
         self._pending: list[_Entry] = []
         self._scheduled = False
         self._retired = False
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[int, tuple[asyncio.Task[None], Job]] = {}
         self._empty: threading.Event | None = None
 
     def put(self, job: Job, coroutine: Coroutine[Any, Any, Any] | None = None) -> bool:
@@ -51,17 +51,13 @@ class LoopRunner:
         with self._lock:
             if self._retired:
                 return False
+            if not self._scheduled:
+                try:
+                    self.loop.call_soon_threadsafe(self._drain)
+                except RuntimeError:  # closed
+                    return False
+                self._scheduled = True
             self._pending.append((job, coroutine))
-            if self._scheduled:
-                return True
-            self._scheduled = True
-        try:
-            self.loop.call_soon_threadsafe(self._drain)
-        except RuntimeError:  # closed
-            with self._lock:
-                self._scheduled = False
-                self._pending = [entry for entry in self._pending if entry[0] is not job]
-            return False
         return True
 
     def cancel(self, job: Job) -> bool:
@@ -85,11 +81,13 @@ class LoopRunner:
         return pending
 
     def cancel_all(self) -> None:
-        """Cancel every task; from any thread."""
+        """Cancel every task; from any thread. The jobs of a loop that was closed under them fail here."""
         try:
             self.loop.call_soon_threadsafe(self._cancel_tasks)
         except RuntimeError:
-            return
+            tasks, self._tasks = self._tasks, {}
+            for _, job in tasks.values():
+                failed(job, _loop_closed())
 
     def wait(self, timeout: float) -> bool:
         """Wait until no task is left; True = none is. Never waits on the loop's own thread."""
@@ -113,7 +111,7 @@ class LoopRunner:
 
     def _launch(self, job: Job, coroutine: Coroutine[Any, Any, Any] | None) -> None:
         task = self.loop.create_task(self._run(job, coroutine))
-        self._tasks[id(job)] = task
+        self._tasks[id(job)] = (task, job)
         task.add_done_callback(functools.partial(self._over, job, coroutine))
 
     def _over(self, job: Job, coroutine: Coroutine[Any, Any, Any] | None, task: asyncio.Task[None]) -> None:
@@ -126,13 +124,13 @@ class LoopRunner:
             self._empty.set()
 
     def _cancel_tasks(self) -> None:
-        for task in list(self._tasks.values()):
+        for task, _ in list(self._tasks.values()):
             task.cancel()
 
     def _cancel(self, key: int) -> None:
-        task = self._tasks.get(key)
-        if task is not None:
-            task.cancel()
+        entry = self._tasks.get(key)
+        if entry is not None:
+            entry[0].cancel()
 
     async def _run(self, job: Job, coroutine: Coroutine[Any, Any, Any] | None) -> None:
         try:
@@ -142,7 +140,7 @@ class LoopRunner:
         except BaseException as error:
             self._tasks.pop(id(job), None)
             if isinstance(error, GeneratorExit):  # the loop was dropped with this task unfinished
-                failed(job, Cancelled("the event loop was closed"))
+                failed(job, _loop_closed())
                 raise
             failed(job, error)
         else:
@@ -169,6 +167,10 @@ class LoopRunner:
         if not whole:
             raise stream_closed()
         return None
+
+
+def _loop_closed() -> Cancelled:
+    return Cancelled("the event loop that ran the handler was closed", executed="yes")
 
 
 class _NotRun(Exception):

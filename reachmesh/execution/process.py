@@ -88,6 +88,8 @@ class ProcessDomain:
 
     def put(self, job: Job) -> bool:
         """Run the job in a worker; False = closed."""
+        if job.handler not in self._keys:
+            self.register(job.handler)
         return self._pool.put(job)
 
     def load(self) -> tuple[int, int]:
