@@ -1,0 +1,381 @@
+"""The serving side: takes requests in, hands complete ones to the execution side, carries their answers out.
+
+Inputs are frames (`handle_*`) and verbs of the execution side (`answer`, `fail`, `put_item`, ...); outputs are frames on `Links`
+and `Delivery` tuples. What a peer sends is never trusted further than its header: a request for another boot, a capability that
+is not here, an expired or over-deep one is answered with an error whose `executed` is "no", and no handler hears of it.
+
+Invariants: a REQUEST is delivered once, complete; STOPPED follows at most once and only after it; a call that the engine closed
+before its claim never runs; everything sent for a call goes to the link and id it came by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from reachmesh.calls.caller import CREDIT
+from reachmesh.calls.flags import (
+    MSGPACK,
+    REQUEST,
+    REQUEST_MORE,
+    REQUEST_ONEWAY,
+    REQUEST_SENDS_STREAM,
+    REQUEST_WANTS_STREAM,
+    RESPONSE,
+    RESPONSE_ERROR,
+    RESPONSE_MORE,
+    STREAM,
+    STREAM_CANCEL,
+    STREAM_CREDIT,
+    STREAM_END,
+    STREAM_TO_CALLER,
+)
+from reachmesh.calls.flows import Batch, Buffer, Inflow, Outflow, packed
+from reachmesh.calls.incoming import Incoming, IncomingCall
+from reachmesh.calls.outgoing import FLAT_BYTES
+from reachmesh.calls.ports import Delivery, Kind, Links
+from reachmesh.calls.timers import Timers
+from reachmesh.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    LoopDetected,
+    NoProvider,
+    Overloaded,
+    PeerLost,
+    ProtocolError,
+    ReachError,
+)
+from reachmesh.wire.frames import Frame, NO_DEADLINE, RequestMeta, decode_request_meta, encode_error, encode_frame
+from reachmesh.wire.limits import Limits
+
+_METAS = 1024
+"""Decoded request metas kept; callers repeat theirs, so the common one costs a dictionary lookup."""
+
+_NONE: Mapping[str, Any] = {}
+
+
+class Callee:
+    """All calls this node serves.
+
+    Args:
+        boot: this node's boot id; a request that names another is not ours.
+        offers: whether a capability is served here right now.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        deliveries: list[Delivery],
+        limits: Limits,
+        *,
+        boot: bytes,
+        instance_id: str,
+        depth_limit: int,
+        offers: Callable[[str], bool],
+    ) -> None:
+        self._links, self._deliveries, self._limits = links, deliveries, limits
+        self._boot, self._instance_id, self._depth_limit, self._offers = boot, instance_id, depth_limit, offers
+        self._calls = Incoming()
+        self._timers = Timers()
+        self._metas: dict[bytes, RequestMeta] = {}
+        self._refusal: ReachError | None = None
+        self._stopped: list[IncomingCall] = []
+        self.level = 0
+        self.strays = 0
+
+    @property
+    def open(self) -> int:
+        """Calls that are arriving, queued or running."""
+        return self._calls.open
+
+    def uses(self, key: int) -> bool:
+        """Whether a call is open on a link."""
+        return bool(self._calls.of_link(key))
+
+    def all(self) -> Collection[IncomingCall]:
+        """Every open call."""
+        return self._calls.all()
+
+    # ---------------------------------------------------------------- what came in
+
+    def handle_request(self, key: int, boot: bytes, caller: tuple[str, str], frame: Frame, now: float) -> None:
+        """A REQUEST frame from a peer whose handshake named `boot`."""
+        meta = self._metas.get(frame.meta)
+        if meta is None:
+            meta = decode_request_meta(frame.meta)
+            if meta is None:
+                return self._refuse(key, frame, ProtocolError("the request's header could not be read"))
+            if len(self._metas) >= _METAS:
+                self._metas.clear()
+            self._metas[frame.meta] = meta
+        remaining = frame.remaining_ms
+        call = IncomingCall(
+            key,
+            frame.call_id,
+            boot=boot,
+            caller=caller,
+            capability=meta.capability,
+            extras=meta.extras or _NONE,
+            flags=frame.flags,
+            payload_format=frame.payload_format,
+            priority=frame.priority,
+            depth=frame.depth,
+            trace_id=frame.trace_id,
+            span_id=frame.span_id,
+            deadline=None if remaining == NO_DEADLINE else now + remaining / 1000,
+            now=now,
+        )
+        if refusal := self._reason_to_refuse(call, meta, remaining):
+            return self._refuse(key, frame, refusal)
+        self._calls.add(call)
+        if call.deadline is not None:
+            self._timers.add(call.deadline, call)
+        flags = frame.flags
+        if flags & REQUEST_WANTS_STREAM:
+            call.outflow = Outflow(self._limits.chunk)
+        if flags & (REQUEST_SENDS_STREAM | REQUEST_MORE):
+            call.inflow = Inflow(self._limits.message)
+        if not flags & REQUEST_MORE:
+            body = frame.body
+            call.body = Batch([body, *frame.parts] if len(body) else list(frame.parts), 0)
+            self._deliveries.append((Kind.REQUEST, call, None))
+
+    def _reason_to_refuse(self, call: IncomingCall, meta: RequestMeta, remaining: int) -> ReachError | None:
+        if meta.boot != self._boot:
+            return PeerLost("the instance this request was meant for is gone; another answers at its address", executed="no")
+        if call.depth > self._depth_limit:
+            return LoopDetected(f"{call.capability!r} is nested {call.depth} calls deep; the limit is {self._depth_limit}")
+        if self._refusal is not None and not any(each.trace_id == call.trace_id for each in self._calls.all()):
+            return self._refusal
+        if not self._offers(call.capability):
+            return NoProvider(f"{self._instance_id} does not offer {call.capability!r}")
+        if remaining == 0:
+            return DeadlineExceeded(f"the time for {call.capability!r} was over on arrival", executed="no")
+        if not self._calls.has_room(call.key):
+            return Overloaded(f"{self._instance_id} has too many calls of this caller open", retry_after=1.0)
+        if self._calls.get(call.key, call.call_id) is not None:
+            return ProtocolError("this call id is in use")
+        return None
+
+    def handle_stream(self, key: int, frame: Frame, now: float) -> None:
+        """A STREAM frame from the calling side: a chunk, items, their end, credit, or a cancel."""
+        call = self._calls.get(key, frame.call_id)
+        if call is None:
+            self.strays += 1
+            return
+        flags = frame.flags
+        if flags & STREAM_CREDIT:
+            if call.outflow is not None and len(frame.body) == CREDIT.size:
+                call.outflow.grant(*CREDIT.unpack(frame.body))
+                self._links.flow(call)
+                if call.body is not None:
+                    self._deliveries.append((Kind.OUTPUT_ROOM, call, None))
+        elif flags & STREAM_CANCEL:
+            self._stop(call, "cancelled by the caller")
+        elif flags & STREAM_END:
+            if call.body is not None:
+                self._deliveries.append((Kind.INPUT_END, call, None))
+        elif call.inflow is None:
+            self.strays += 1
+        else:
+            self._take_piece(call, frame, now)
+
+    def _take_piece(self, call: IncomingCall, frame: Frame, now: float) -> None:
+        assert call.inflow is not None
+        body = frame.body
+        segments: list[Buffer] = [body, *frame.parts] if len(body) else list(frame.parts)
+        batch, fault = call.inflow.handle_piece(frame.flags, segments)
+        if fault:
+            self.fail(call, BadRequest(f"the body of {call.capability!r} is malformed: {fault}"), now)
+            self._stop(call, fault)
+            return
+        if batch is not None:
+            if call.body is None:
+                call.body = batch
+                call.inflow.consumed(0, batch.size)
+                self._deliveries.append((Kind.REQUEST, call, None))
+            else:
+                self._deliveries.append((Kind.INPUT, call, batch))
+        self._grant(call)
+
+    def handle_link_down(self, key: int, reason: str) -> None:
+        """The caller is gone, and with it whoever wanted its calls."""
+        for call in self._calls.of_link(key):
+            self._stop(call, reason)
+
+    def tick(self, now: float) -> None:
+        """Stop what is over its deadline; one that has not started never will."""
+        for owner in self._timers.due(now):
+            assert isinstance(owner, IncomingCall)
+            executed = "no" if owner.claim() else "maybe"
+            self.fail(owner, DeadlineExceeded(f"{owner.capability!r} did not finish in time", executed=executed), now, closing=True)  # type: ignore[arg-type]
+
+    def next_timeout(self) -> float:
+        """The next deadline."""
+        return self._timers.next()
+
+    def drain(self, refusal: ReachError) -> None:
+        """Refuse new calls with `refusal`; those that belong to a call already accepted still come in."""
+        self._refusal = refusal
+
+    def stop_all(self, reason: str, now: float) -> None:
+        """End every open call: its caller is told, its handler is cancelled."""
+        for call in self._calls.all():
+            executed = "maybe" if call.claimed else "no"
+            self.fail(call, PeerLost(f"{self._instance_id} stopped: {reason}", executed=executed), now, closing=True)  # type: ignore[arg-type]
+
+    # ---------------------------------------------------------------- verbs of the execution side
+
+    def put_item(self, call: IncomingCall, segments: list[Buffer], now: float) -> None:
+        """Queue one item of the answer stream."""
+        if not call.closed and call.outflow is not None:
+            call.outflow.put_item(segments)
+            self._links.flow(call)
+
+    def consumed(self, call: IncomingCall, items: int, size: int, now: float) -> None:
+        """The handler took items of the stream its caller sends."""
+        if not call.closed and call.inflow is not None:
+            call.inflow.consumed(items, size)
+            self._grant(call)
+
+    def finish(self, call: IncomingCall, payload_format: int, segments: list[Buffer], now: float) -> None:
+        """The handler returned (for a stream: it is over, with no segments)."""
+        if call.closed:
+            return
+        if call.outflow is not None:
+            call.outflow.end()
+            self._links.flow(call)
+            call.final = (0, payload_format, segments, now)
+            return
+        self._respond(call, 0, payload_format, segments, now)
+
+    def fail(self, call: IncomingCall, error: ReachError, now: float, *, closing: bool = False) -> None:
+        """The call ends with an error: at once when `closing`, else after the items that are on their way."""
+        if call.closed:
+            return
+        segments: list[Buffer] = [encode_error(error)]
+        if closing:
+            call.outflow = None
+            call.claim()
+            self._respond(call, RESPONSE_ERROR, MSGPACK, segments, now)
+            call.reason = error.message
+            self._tell_stopped(call, error.message)
+        elif call.outflow is not None:
+            call.outflow.end()
+            self._links.flow(call)
+            call.final = (RESPONSE_ERROR, MSGPACK, segments, now)
+        else:
+            self._respond(call, RESPONSE_ERROR, MSGPACK, segments, now)
+
+    def handle_flow_ended(self, call: IncomingCall, now: float) -> None:
+        """All items have left: the final frame follows them."""
+        if call.closed:
+            return
+        if call.final is not None:
+            flags, payload_format, segments, _ = call.final
+            self._respond(call, flags, payload_format, segments, now)
+        else:
+            self._close(call, "")
+
+    # ---------------------------------------------------------------- frames
+
+    def _respond(self, call: IncomingCall, flags: int, payload_format: int, segments: list[Buffer], now: float) -> None:
+        if call.flags & REQUEST_ONEWAY:
+            self._close(call, "")
+            return
+        size = len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
+        body: bytes = b""
+        parts: Any = ()
+        if size > FLAT_BYTES:
+            flags |= RESPONSE_MORE
+        elif len(segments) == 1:
+            body, parts = packed(segments[0])
+        elif segments:
+            body, parts = bytes(segments[0]), segments[1:]
+        elapsed = NO_DEADLINE if call.started is None else min(int((now - call.started) * 1000), NO_DEADLINE - 1)
+        frame = encode_frame(
+            RESPONSE,
+            flags,
+            payload_format,
+            self.level,
+            call.depth,
+            call.call_id,
+            call.trace_id,
+            call.span_id,
+            elapsed,
+            b"",
+            body,
+            len(parts),
+        )
+        self._links.send(call.key, frame, parts)
+        if size > FLAT_BYTES:
+            call.final = None
+            call.outflow = Outflow(self._limits.chunk)
+            call.outflow.put_body(segments)
+            call.outflow.end()
+            self._links.flow(call)
+        else:
+            self._close(call, "")
+
+    def _refuse(self, key: int, frame: Frame, error: ReachError) -> None:
+        if frame.flags & REQUEST_ONEWAY:
+            return
+        self._links.send(
+            key,
+            encode_frame(
+                RESPONSE,
+                RESPONSE_ERROR,
+                MSGPACK,
+                self.level,
+                frame.depth,
+                frame.call_id,
+                frame.trace_id,
+                frame.span_id,
+                NO_DEADLINE,
+                b"",
+                encode_error(error),
+                0,
+            ),
+        )
+
+    def _grant(self, call: IncomingCall) -> None:
+        if call.inflow is not None and (grant := call.inflow.take_grant()):
+            flags = STREAM_CREDIT | STREAM_TO_CALLER
+            frame = encode_frame(
+                STREAM,
+                flags,
+                MSGPACK,
+                call.priority,
+                call.depth,
+                call.call_id,
+                call.trace_id,
+                call.span_id,
+                NO_DEADLINE,
+                b"",
+                CREDIT.pack(*grant),
+                0,
+            )
+            self._links.send(call.key, frame)
+
+    def _stop(self, call: IncomingCall, reason: str) -> None:
+        """Close without an answer: nobody waits for one."""
+        if call.closed:
+            return
+        call.claim()
+        self._close(call, reason)
+        self._tell_stopped(call, reason)
+
+    def _tell_stopped(self, call: IncomingCall, reason: str) -> None:
+        if call.body is not None:
+            self._deliveries.append((Kind.STOPPED, call, reason))
+        if call.children:
+            self._stopped.append(call)
+
+    def take_stopped(self) -> list[IncomingCall]:
+        """Calls that ended before their handler did, whose own calls are to be cancelled."""
+        taken, self._stopped = self._stopped, []
+        return taken
+
+    def _close(self, call: IncomingCall, reason: str) -> None:
+        if self._calls.close(call, reason) and call.deadline is not None:
+            self._timers.forget()

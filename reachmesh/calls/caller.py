@@ -1,0 +1,482 @@
+"""The calling side: picks an instance, sends, waits, retries what may be retried, and ends every call exactly once.
+
+Inputs are verbs of this node's own threads (`start`, `cancel`, `put_item`, ...) and what came in (`handle_*`); outputs are frames
+on `Links` and `Delivery` tuples. An answer counts only when it comes by the link its request left by, under the id of the
+attempt that is still open: late, doubled and foreign answers are counted in `strays` and dropped.
+
+Invariants: each started call gets exactly one ANSWER, FAILED or ACCEPTED; none after its deadline (plus one turn); a request is
+sent only over a link whose handshake proved the picked boot; a call that may have run is sent again only if it is idempotent.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import struct
+from collections.abc import Sequence
+
+from reachmesh.calls.flags import (
+    MSGPACK,
+    REQUEST,
+    REQUEST_MORE,
+    REQUEST_ONEWAY,
+    REQUEST_RETRY,
+    REQUEST_SENDS_STREAM,
+    REQUEST_WANTS_STREAM,
+    RESPONSE,
+    RESPONSE_ERROR,
+    RESPONSE_MORE,
+    STREAM,
+    STREAM_CANCEL,
+    STREAM_CREDIT,
+    STREAM_END,
+)
+from reachmesh.calls.flows import Batch, Buffer, Inflow, Outflow, packed
+from reachmesh.calls.outgoing import FLAT_BYTES, OutgoingCall
+from reachmesh.calls.ports import Delivery, Kind, Links
+from reachmesh.calls.timers import Timers
+from reachmesh.errors import (
+    AccessDenied,
+    BadRequest,
+    Cancelled,
+    DeadlineExceeded,
+    LoopDetected,
+    NoProvider,
+    Overloaded,
+    PayloadError,
+    PeerLost,
+    ProtocolError,
+    ReachError,
+    SemanticError,
+    UsageError,
+    VersionMismatch,
+)
+from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
+from reachmesh.routing import NoPick, Outcome, Provider, Router
+from reachmesh.wire.frames import Frame, NO_DEADLINE, decode_error, encode_frame, encode_request_meta
+from reachmesh.wire.limits import Limits
+
+CREDIT = struct.Struct(">II")
+"""Body of a CREDIT frame: items, bytes."""
+
+REROUTES = 3
+"""Instances tried beyond the first while nothing has been sent at all."""
+
+
+class _Later:
+    """A retry that waits for its delay."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: OutgoingCall) -> None:
+        self.call = call
+
+    @property
+    def closed(self) -> bool:
+        return self.call.closed
+
+
+class Caller:
+    """All calls this node makes.
+
+    Args:
+        links: where frames go and links come from.
+        router: picks instances and learns from outcomes.
+        deliveries: shared list that results are appended to.
+        depth_limit: calls nested deeper than this are `LoopDetected`.
+        grace_until: monotonic instant until which a call that nobody can serve yet waits for discovery.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        router: Router,
+        deliveries: list[Delivery],
+        limits: Limits,
+        rng: random.Random,
+        *,
+        policy: RetryPolicy,
+        throttle: RetryThrottle,
+        depth_limit: int,
+        grace_until: float,
+    ) -> None:
+        self._links, self._router, self._deliveries, self._limits = links, router, deliveries, limits
+        self._policy, self._throttle = policy, throttle
+        self._depth_limit = depth_limit
+        self.grace_until = grace_until
+        self._next_id = rng.getrandbits(63)
+        self._calls: dict[int, OutgoingCall] = {}
+        self._by_link: dict[int, dict[int, OutgoingCall]] = {}
+        self._dialing: dict[bytes, list[OutgoingCall]] = {}
+        self._parked: list[OutgoingCall] = []
+        self._timers = Timers()
+        self._stopped: ReachError | None = None
+        self.strays = 0
+
+    @property
+    def open(self) -> int:
+        """Calls that were sent and not yet ended."""
+        return len(self._calls)
+
+    def uses(self, key: int) -> bool:
+        """Whether a call is open on a link."""
+        return key in self._by_link
+
+    # ---------------------------------------------------------------- verbs of this node
+
+    def start(self, call: OutgoingCall, now: float) -> None:
+        """Route and send; the outcome is delivered to `call.handle`."""
+        if call.closed:
+            return
+        if self._stopped is not None:
+            return self._settle_error(call, self._stopped, now)
+        if call.parent is not None:
+            if call.parent.closed:
+                return self._settle_error(call, Cancelled("the call this one was made for was cancelled", executed="no"), now)
+            call.parent.children.add(call)
+        if call.depth > self._depth_limit:
+            return self._settle_error(
+                call,
+                LoopDetected(
+                    f"{call.request.capability!r} would be call number {call.depth} in a chain of calls",
+                    hint=f"the limit is {self._depth_limit}; look for capabilities that call each other in a circle",
+                ),
+                now,
+            )
+        if call.deadline is not None:
+            if call.deadline <= now:
+                return self._settle_error(call, DeadlineExceeded("no time was left to make the call", executed="no"), now)
+            call.timed = True
+            self._timers.add(call.deadline, call)
+        if not call.flags & REQUEST_ONEWAY:
+            self._throttle.note_call(now)
+        self._route(call, now)
+
+    def cancel(self, call: OutgoingCall, now: float, reason: str = "cancelled by the caller") -> None:
+        """End the call and tell the serving side; a call that has ended is left alone."""
+        if call.closed:
+            return
+        sent = call.sent_at is not None
+        self._send_cancel(call)
+        self._settle_error(call, Cancelled(reason, executed="maybe" if sent else "no"), now)
+
+    def put_item(self, call: OutgoingCall, segments: list[Buffer], now: float) -> None:
+        """Queue one item of the stream that the caller sends."""
+        if call.closed or call.outflow is None:
+            return
+        call.outflow.put_item(segments)
+        if call.sent_at is not None:
+            self._links.flow(call)
+
+    def end_input(self, call: OutgoingCall, now: float) -> None:
+        """The caller's stream is complete."""
+        if call.closed or call.outflow is None:
+            return
+        call.outflow.end()
+        if call.sent_at is not None:
+            self._links.flow(call)
+
+    def consumed(self, call: OutgoingCall, items: int, size: int, now: float) -> None:
+        """The reader took items of the answer stream."""
+        if not call.closed and call.inflow is not None:
+            call.inflow.consumed(items, size)
+            self._grant(call)
+
+    # ---------------------------------------------------------------- what came in
+
+    def handle_response(self, key: int, frame: Frame, now: float) -> None:
+        """A RESPONSE frame: the answer, or its announcement when the body follows in chunks."""
+        call = self._calls.get(frame.call_id)
+        if call is None or call.key != key or call.answer_flags is not None:
+            self.strays += 1
+            return
+        if frame.flags & RESPONSE_MORE:
+            call.answer_flags, call.answer_format = frame.flags, frame.payload_format
+            call.inflow = Inflow(self._limits.message)
+            return
+        body = frame.body
+        segments: list[Buffer] = [body, *frame.parts] if len(body) else list(frame.parts)
+        self._answer(call, frame.flags, frame.payload_format, Batch(segments, 0), frame.priority, now)
+
+    def handle_stream(self, key: int, frame: Frame, now: float) -> None:
+        """A STREAM frame from the serving side: items, a chunk, or credit for what this side sends."""
+        call = self._calls.get(frame.call_id)
+        if call is None or call.key != key:
+            self.strays += 1
+            return
+        if frame.flags & STREAM_CREDIT:
+            if call.outflow is not None and len(frame.body) == CREDIT.size:
+                call.outflow.grant(*CREDIT.unpack(frame.body))
+                self._links.flow(call)
+                self._deliveries.append((Kind.ROOM, call.handle, None))
+            return
+        if call.inflow is None:
+            self.strays += 1
+            return
+        body = frame.body
+        segments: list[Buffer] = [body, *frame.parts] if len(body) else list(frame.parts)
+        batch, fault = call.inflow.handle_piece(frame.flags, segments)
+        if fault:
+            self._send_cancel(call)
+            return self._attempt_failed(
+                call, ProtocolError(f"the stream of {self._who(call)} is malformed: {fault}", executed="maybe"), now
+            )
+        if batch is not None:
+            if call.answer_flags is not None:
+                return self._answer(call, call.answer_flags, call.answer_format, Batch(batch.segments, 0), 0, now)
+            call.items_seen = True
+            self._deliveries.append((Kind.ITEMS, call.handle, batch))
+        self._grant(call)
+
+    def handle_link_up(self, boot: bytes, now: float) -> None:
+        """A link to a boot is there: what waited for it is sent."""
+        for call in self._dialing.pop(boot, ()):
+            if not call.closed and call.boot == boot and call.sent_at is None:
+                key = self._links.link_to(boot)
+                if key is None:
+                    self._undelivered(call, "the link closed at once", now)
+                else:
+                    self._send(call, key, now)
+
+    def handle_dial_failed(self, boot: bytes, reason: str, now: float) -> None:
+        """No link could be made: what waited for it surely did not run and goes elsewhere."""
+        for call in self._dialing.pop(boot, ()):
+            if not call.closed and call.boot == boot and call.sent_at is None:
+                self._undelivered(call, reason, now)
+
+    def handle_link_down(self, key: int, reason: str, now: float) -> None:
+        """A link dropped: its calls may or may not have run."""
+        for call in list(self._by_link.get(key, {}).values()):
+            error = PeerLost(f"the link to {self._who(call)} was lost: {reason}", executed="maybe")
+            self._attempt_failed(call, error, now)
+
+    def handle_change(self, now: float) -> None:
+        """The routing table changed: calls that nobody could serve look again."""
+        if self._parked:
+            parked, self._parked = self._parked, []
+            for call in parked:
+                if not call.closed:
+                    self._route(call, now)
+
+    def tick(self, now: float) -> None:
+        """End what is over its deadline, make the retries that are due, and stop waiting for discovery after the grace."""
+        for owner in self._timers.due(now):
+            if isinstance(owner, _Later):
+                self._route(owner.call, now)
+                continue
+            assert isinstance(owner, OutgoingCall)
+            call = owner
+            call.timed = False
+            sent = call.sent_at is not None
+            self._send_cancel(call)
+            error = DeadlineExceeded(
+                f"{call.request.capability!r} was not answered in time" + (f" by {self._who(call)}" if sent else ": it was never sent"),
+                executed="maybe" if sent else "no",
+            )
+            self._settle_error(call, error, now)
+        if self._parked and now >= self.grace_until:
+            self.handle_change(now)
+
+    def next_timeout(self) -> float:
+        """The next instant at which `tick` has something to do."""
+        following = self._timers.next()
+        return min(following, self.grace_until) if self._parked else following
+
+    def stop(self, error: ReachError, now: float) -> None:
+        """End everything with `error`, and refuse what comes later."""
+        self._stopped = error
+        waiting = [call for calls in self._dialing.values() for call in calls]
+        for call in [*self._calls.values(), *waiting, *self._parked]:
+            if not call.closed:
+                self._send_cancel(call)
+                self._settle_error(call, error, now)
+        for owner in self._timers.due(float("inf")):  # retries that wait for their delay
+            if isinstance(owner, _Later):
+                self._settle_error(owner.call, error, now)
+
+    # ---------------------------------------------------------------- routing and sending
+
+    def _route(self, call: OutgoingCall, now: float) -> None:
+        picked = self._router.pick(call.request, now, exclude=call.tried)
+        if isinstance(picked, NoPick):
+            if call.error is not None:
+                self._settle_error(call, call.error, now)
+            elif now < self.grace_until and picked.kind in ("none", "no_match", "version"):
+                self._parked.append(call)
+            else:
+                self._settle_error(call, picked.error(), now)
+            return
+        call.provider, call.boot, call.attempting = picked, picked.boot, True
+        self._router.started(picked.boot, call.request.capability, now)
+        key = self._links.link_to(picked.boot)
+        if key is not None:
+            self._send(call, key, now)
+        elif self._links.want(picked.boot, now):
+            self._dialing.setdefault(picked.boot, []).append(call)
+        else:
+            self._undelivered(call, "no address of it is known", now)
+
+    def _send(self, call: OutgoingCall, key: int, now: float) -> None:
+        self._next_id = call_id = (self._next_id + 1) & 0xFFFFFFFFFFFFFFFF
+        call.call_id, call.key, call.sent_at = call_id, key, now
+        self._calls[call_id] = call
+        self._by_link.setdefault(key, {})[call_id] = call
+        meta = call.metas.get(call.boot)
+        if meta is None:
+            if len(call.metas) > 256:
+                call.metas.clear()
+            meta = call.metas[call.boot] = encode_request_meta(call.boot, call.request.capability, call.extras)
+        remaining = NO_DEADLINE if call.deadline is None else max(0, min(int((call.deadline - now) * 1000), NO_DEADLINE - 1))
+        flags = call.flags | REQUEST_RETRY if call.attempts else call.flags
+        if flags & REQUEST_WANTS_STREAM:
+            call.inflow = Inflow(self._limits.message)
+        segments = call.body
+        size = len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
+        parts: Sequence[Buffer] = ()
+        body: bytes = b""
+        if size > FLAT_BYTES:
+            flags |= REQUEST_MORE
+        elif len(segments) == 1:
+            body, parts = packed(segments[0])
+        else:
+            body, parts = bytes(segments[0]), segments[1:]
+        frame = encode_frame(
+            REQUEST,
+            flags,
+            call.payload_format,
+            call.priority,
+            call.depth,
+            call_id,
+            call.trace_id,
+            call.span_id,
+            remaining,
+            meta,
+            body,
+            len(parts),
+        )
+        self._links.send(key, frame, parts)
+        if size > FLAT_BYTES:
+            if call.outflow is None:
+                call.outflow = Outflow(self._limits.chunk)
+            call.outflow.put_body(segments)
+        if call.outflow is not None:
+            self._links.flow(call)
+        if call.flags & REQUEST_ONEWAY:
+            if call.outflow is None:
+                self._accepted(call, now)
+            else:
+                call.outflow.end()
+
+    def handle_flow_ended(self, call: OutgoingCall, now: float) -> None:
+        """Everything this side had to send has left."""
+        if call.flags & REQUEST_SENDS_STREAM:
+            self._send_stream(call, STREAM_END)
+        if call.flags & REQUEST_ONEWAY and not call.closed:
+            self._accepted(call, now)
+
+    def _accepted(self, call: OutgoingCall, now: float) -> None:
+        self._end_attempt(call, Outcome.IGNORED, None, now)
+        self._settle(call, (Kind.ACCEPTED, call.handle, None))
+
+    def _send_stream(self, call: OutgoingCall, flags: int, body: bytes = b"") -> None:
+        frame = encode_frame(
+            STREAM, flags, MSGPACK, call.priority, call.depth, call.call_id, call.trace_id, call.span_id, NO_DEADLINE, b"", body, 0
+        )
+        self._links.send(call.key, frame)
+
+    def _send_cancel(self, call: OutgoingCall) -> None:
+        if call.sent_at is not None and not call.closed and not call.flags & REQUEST_ONEWAY:
+            self._send_stream(call, STREAM_CANCEL)
+
+    def _grant(self, call: OutgoingCall) -> None:
+        if call.inflow is not None and (grant := call.inflow.take_grant()):
+            self._send_stream(call, STREAM_CREDIT, CREDIT.pack(*grant))
+
+    # ---------------------------------------------------------------- outcomes
+
+    def _answer(self, call: OutgoingCall, flags: int, payload_format: int, batch: Batch, level: int, now: float) -> None:
+        if flags & RESPONSE_ERROR:
+            return self._attempt_failed(call, decode_error(b"".join(batch.segments)), now, level)
+        self._end_attempt(call, Outcome.OK, None, now, level)
+        self._settle(call, (Kind.ANSWER, call.handle, (payload_format, batch)))
+
+    def _undelivered(self, call: OutgoingCall, reason: str, now: float) -> None:
+        """Nothing was sent: another instance may be tried without spending a retry."""
+        error = PeerLost(f"{self._who(call)} could not be reached: {reason}", executed="no")
+        self._end_attempt(call, Outcome.FAILED, error, now)
+        call.error = error
+        if len(call.attempts) > REROUTES:
+            return self._settle_error(call, error, now)
+        call.tried = (*call.tried, call.boot)
+        self._route(call, now)
+
+    def _attempt_failed(self, call: OutgoingCall, error: ReachError, now: float, level: int = 0) -> None:
+        again = None
+        if call.retries > 0 and not call.items_seen and not call.flags & REQUEST_SENDS_STREAM and call.provider is not None:
+            below = call.parent is not None and bool(call.parent.flags & REQUEST_RETRY)
+            again = self._policy.classify(error, idempotent=call.provider.idempotent, attempt=len(call.attempts) + 1, below_retry=below)
+        self._end_attempt(call, outcome_of(error), error, now, level)
+        too_late = again is not None and call.deadline is not None and now + again.delay >= call.deadline
+        if again is None or too_late or not self._throttle.allow(now):
+            return self._settle_error(call, error, now)
+        call.retries -= 1
+        call.error = error
+        if again.elsewhere:
+            call.tried = (*call.tried, call.boot)
+        if again.delay > 0:
+            self._timers.add(now + again.delay, _Later(call))
+        else:
+            self._route(call, now)
+
+    def _end_attempt(self, call: OutgoingCall, outcome: Outcome, error: ReachError | None, now: float, level: int = 0) -> None:
+        """Close the attempt, if one is open: nothing that still comes for it counts, and the router learns how it went."""
+        if not call.attempting:
+            return
+        call.attempting = False
+        latency = 0.0 if call.sent_at is None else now - call.sent_at
+        self._router.finished(call.boot, call.request.capability, outcome, latency, level, now)
+        if error is not None and call.provider is not None:
+            call.attempts.append({"instance_id": call.provider.instance_id, "error": error.code, "executed": error.executed})
+        if call.sent_at is not None:
+            del self._calls[call.call_id]
+            calls = self._by_link[call.key]
+            del calls[call.call_id]
+            if not calls:
+                del self._by_link[call.key]
+        call.sent_at = call.answer_flags = call.inflow = None
+        if not call.flags & REQUEST_SENDS_STREAM:
+            call.outflow = None
+
+    def _settle_error(self, call: OutgoingCall, error: ReachError, now: float) -> None:
+        if call.closed:
+            return
+        self._end_attempt(call, outcome_of(error), error, now)
+        if error.trace_id or error.attempts:  # shared with other calls (a stop): give this one a copy
+            error = copy.copy(error)
+        error.trace_id = call.trace_id.hex()
+        error.attempts = tuple(call.attempts)
+        self._settle(call, (Kind.FAILED, call.handle, error))
+
+    def _settle(self, call: OutgoingCall, delivery: Delivery) -> None:
+        call.closed = True
+        if call.timed:
+            self._timers.forget()
+        if call.parent is not None:
+            call.parent.children.discard(call)
+        self._deliveries.append(delivery)
+
+    @staticmethod
+    def _who(call: OutgoingCall) -> str:
+        return call.provider.instance_id if call.provider is not None else "the peer"
+
+
+def outcome_of(error: ReachError) -> Outcome:
+    """What an error says about the instance: nothing where the caller or a limit was the cause."""
+    if isinstance(error, SemanticError):
+        return Outcome.SEMANTIC
+    if isinstance(error, DeadlineExceeded):
+        return Outcome.TIMEOUT
+    return Outcome.IGNORED if isinstance(error, _NOT_THE_INSTANCE) else Outcome.FAILED
+
+
+_NOT_THE_INSTANCE = (Cancelled, BadRequest, Overloaded, AccessDenied, VersionMismatch, LoopDetected, PayloadError, NoProvider, UsageError)

@@ -1,0 +1,146 @@
+"""Calls this node serves: from the request frame to the last frame of the answer.
+
+States of a call: arriving (its body still comes in), queued (given to the execution side), running (claimed by a handler's
+thread or task), closed. A claim is one ticket that exactly one side takes: the handler's thread to run the call, or the engine
+to cancel it before it ran; so a cancelled or expired call that has not started never starts, whatever the threads do.
+
+Invariants: at most `CALLS_PER_LINK` calls a link; a call sends exactly one RESPONSE unless it was cancelled by its caller, its
+link dropped or it is one-way; nothing is sent for a closed call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reachmesh.calls.flows import Batch, Inflow, Outflow
+
+CALLS_PER_LINK = 65_536
+"""Calls one link may have open here; one more is refused as overloaded."""
+
+
+class IncomingCall:
+    """One served call. The engine alone changes it, but for `claim()` and what `handle` does with itself.
+
+    Attributes:
+        key, call_id: the link it came by and its id there; answers go nowhere else.
+        boot: the caller's boot id; instance_id and name as told in its handshake.
+        deadline: monotonic seconds, or None.
+        handle: what the execution side hung here (opaque to the engine).
+        children: calls made while serving this one; they are cancelled with it.
+    """
+
+    __slots__ = (
+        "_tickets",
+        "arrived",
+        "body",
+        "boot",
+        "call_id",
+        "caller",
+        "capability",
+        "children",
+        "closed",
+        "deadline",
+        "depth",
+        "extras",
+        "final",
+        "flags",
+        "handle",
+        "inflow",
+        "key",
+        "outflow",
+        "payload_format",
+        "priority",
+        "reason",
+        "span_id",
+        "started",
+        "trace_id",
+    )
+
+    def __init__(
+        self,
+        key: int,
+        call_id: int,
+        *,
+        boot: bytes,
+        caller: tuple[str, str],
+        capability: str,
+        extras: Mapping[str, Any],
+        flags: int,
+        payload_format: int,
+        priority: int,
+        depth: int,
+        trace_id: bytes,
+        span_id: bytes,
+        deadline: float | None,
+        now: float,
+    ) -> None:
+        self.key, self.call_id, self.boot, self.caller = key, call_id, boot, caller
+        self.capability, self.extras, self.flags = capability, extras, flags
+        self.payload_format, self.priority, self.depth = payload_format, priority, depth
+        self.trace_id, self.span_id, self.deadline, self.arrived = trace_id, span_id, deadline, now
+        self.body: Batch | None = None
+        self.inflow: Inflow | None = None
+        self.outflow: Outflow | None = None
+        self.handle: Any = None
+        self.children: set[Any] = set()
+        self.final: tuple[int, int, list[Any], float] | None = None
+        self.closed = False
+        self.started: float | None = None
+        self.reason = ""
+        self._tickets = [True]
+
+    def claim(self) -> bool:
+        """Take the one ticket: true for exactly one asker, from any thread (`list.pop` is atomic)."""
+        try:
+            return self._tickets.pop()
+        except IndexError:
+            return False
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the ticket is gone: the call runs, ran, or was cancelled before."""
+        return not self._tickets
+
+
+class Incoming:
+    """The table of served calls, by link and call id."""
+
+    def __init__(self) -> None:
+        self._links: dict[int, dict[int, IncomingCall]] = {}
+        self.open = 0
+
+    def get(self, key: int, call_id: int) -> IncomingCall | None:
+        """The open call with this id on this link."""
+        calls = self._links.get(key)
+        return calls.get(call_id) if calls else None
+
+    def has_room(self, key: int) -> bool:
+        """Whether the link may open one more."""
+        calls = self._links.get(key)
+        return calls is None or len(calls) < CALLS_PER_LINK
+
+    def add(self, call: IncomingCall) -> None:
+        """Enter an arriving call."""
+        self._links.setdefault(call.key, {})[call.call_id] = call
+        self.open += 1
+
+    def close(self, call: IncomingCall, reason: str = "") -> bool:
+        """Take a call out; false when it was closed before."""
+        if call.closed:
+            return False
+        call.closed, call.reason = True, reason
+        calls = self._links.get(call.key)
+        if calls and calls.pop(call.call_id, None) is not None:
+            self.open -= 1
+            if not calls:
+                del self._links[call.key]
+        return True
+
+    def of_link(self, key: int) -> list[IncomingCall]:
+        """All open calls of one link, oldest first."""
+        return list(self._links.get(key, {}).values())
+
+    def all(self) -> list[IncomingCall]:
+        """All open calls."""
+        return [call for calls in self._links.values() for call in calls.values()]

@@ -1,0 +1,99 @@
+"""One call that this node makes: what was asked, and how far the current attempt has come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reachmesh.calls.flows import Buffer, Inflow, Outflow
+from reachmesh.errors import ReachError
+from reachmesh.routing import Provider, RouteRequest
+
+FLAT_BYTES = 64 * 1024
+"""Bodies up to this size travel inside their own request or answer; larger ones are cut and flow under credit."""
+
+
+class OutgoingCall:
+    """A call and its current attempt.
+
+    States: parked (nobody offers it yet), dialing (a link to the picked instance is being made), sent, closed.
+
+    Attributes:
+        handle: who is told (opaque).
+        request: what routing goes by.
+        body: encoded arguments as segments.
+        deadline: monotonic seconds for the whole call, or None.
+        metas: cache of encoded request metas by boot, shared by all calls of one `Reach`.
+        parent: the `IncomingCall` in whose handler the call was made, or None.
+        attempts: one mapping per finished attempt, oldest first.
+    """
+
+    __slots__ = (
+        "answer_flags",
+        "answer_format",
+        "attempting",
+        "attempts",
+        "body",
+        "boot",
+        "call_id",
+        "closed",
+        "deadline",
+        "depth",
+        "error",
+        "extras",
+        "flags",
+        "handle",
+        "inflow",
+        "items_seen",
+        "key",
+        "metas",
+        "outflow",
+        "parent",
+        "payload_format",
+        "priority",
+        "provider",
+        "request",
+        "retries",
+        "sent_at",
+        "span_id",
+        "timed",
+        "trace_id",
+        "tried",
+    )
+
+    def __init__(
+        self,
+        handle: Any,
+        request: RouteRequest,
+        *,
+        body: list[Buffer],
+        payload_format: int,
+        flags: int,
+        extras: Mapping[str, Any] | None,
+        metas: dict[bytes, bytes],
+        deadline: float | None,
+        depth: int,
+        trace_id: bytes,
+        span_id: bytes,
+        retries: int,
+        parent: Any = None,
+    ) -> None:
+        self.handle, self.request, self.body, self.payload_format = handle, request, body, payload_format
+        self.flags, self.extras, self.metas, self.deadline, self.depth = flags, extras, metas, deadline, depth
+        self.trace_id, self.span_id, self.retries, self.parent = trace_id, span_id, retries, parent
+        self.priority = request.priority
+        self.closed = False
+        self.timed = False
+        self.attempting = False
+        self.key = self.call_id = 0
+        self.boot = b""
+        self.provider: Provider | None = None
+        self.sent_at: float | None = None
+        self.inflow: Inflow | None = None
+        self.outflow: Outflow | None = None
+        self.answer_flags: int | None = None
+        self.answer_format = 0
+        self.items_seen = False
+        self.error: ReachError | None = None
+        self.tried: tuple[bytes, ...] = ()
+        self.attempts: list[dict[str, Any]] = []

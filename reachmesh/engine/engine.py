@@ -1,0 +1,359 @@
+"""One node's state machine: bytes in, bytes and deliveries out.
+
+The driver calls `handle_*` with what the sockets gave and verbs of `caller` and `callee` with what this process wants, then `settle`
+until nothing moves, and takes: dials, sends, closes (in that order), deliveries and notes. All of it under one seat, by whichever
+thread sits there; nothing in here knows about threads.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from reachmesh.calls.callee import Callee
+from reachmesh.calls.caller import Caller
+from reachmesh.calls.flags import CONTROL, REQUEST, RESPONSE, STREAM, STREAM_TO_CALLER
+from reachmesh.calls.flows import Buffer
+from reachmesh.calls.incoming import IncomingCall
+from reachmesh.calls.ports import Delivery
+from reachmesh.engine.links import SELF, LinkTable, Phase
+from reachmesh.engine.providers import providers_of
+from reachmesh.errors import Overloaded, ReachError
+from reachmesh.membership.config import MembershipConfig
+from reachmesh.membership.machine import MemberEvent, Membership
+from reachmesh.membership.record import Record
+from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
+from reachmesh.routing import RouteEvent, Router, RoutingConfig
+from reachmesh.wire.control import Control
+from reachmesh.wire.frames import Frame, encode_control, split_batch
+from reachmesh.wire.limits import LIMITS
+
+_NOTE_EVERY = 0.01
+"""Seconds between two reports of a turn to the membership; a pause is twenty times longer."""
+
+_LINK_CHECK = 1.0
+"""Seconds between two looks for links that are no longer needed."""
+
+
+_ENDINGS = ("retired", "left", "not needed")
+"""Reasons of a link's end that were agreed on, and so say nothing about the peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this node is for its whole life."""
+
+    boot: bytes
+    instance_id: str
+    name: str
+    mesh: str
+    host: str
+    zone: str | None = None
+    observer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something worth telling the node's user: `kind` as in `node.on`, the peer's record if there is one, and the reason."""
+
+    kind: str
+    record: Record | None
+    reason: str
+    at: float
+    boot: bytes = b""
+    state: str = ""
+
+
+class Engine:
+    """Membership, routing, calls and links of one node, turning together.
+
+    Args:
+        offers: whether this node serves a capability right now (a dictionary look-up, nothing of the user's).
+        grace: seconds after the start during which a call that nobody can serve waits for discovery.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        record: Record,
+        *,
+        membership: MembershipConfig,
+        routing: RoutingConfig,
+        rng: random.Random,
+        offers: Callable[[str], bool],
+        now: float,
+        depth_limit: int = 16,
+        grace: float = 1.5,
+        policy: RetryPolicy | None = None,
+        throttle: RetryThrottle | None = None,
+    ) -> None:
+        self.identity = identity
+        self.deliveries: list[Delivery] = []
+        self.links = LinkTable(identity.boot, identity.instance_id, identity.name, identity.mesh, observer=identity.observer)
+        self.router = Router(routing, rng, zone=identity.zone, host=identity.host, now=now)
+        self.membership = Membership(record, membership, rng, now=now, observer=identity.observer)
+        self.caller = Caller(
+            self.links,
+            self.router,
+            self.deliveries,
+            LIMITS,
+            rng,
+            policy=policy or RetryPolicy(),
+            throttle=throttle or RetryThrottle(),
+            depth_limit=depth_limit,
+            grace_until=now + grace,
+        )
+        self.callee = Callee(
+            self.links,
+            self.deliveries,
+            LIMITS,
+            boot=identity.boot,
+            instance_id=identity.instance_id,
+            depth_limit=depth_limit,
+            offers=offers,
+        )
+        self._notes: list[Note] = []
+        self._heard: dict[bytes, None] = {}
+        self._next_link_check = now + _LINK_CHECK
+        self._retiring: dict[bytes, None] = {}
+        self._next_note = now
+        self.faults = 0
+        self._own_providers(record, now)
+
+    # ---------------------------------------------------------------- inputs
+
+    def handle_candidate(self, address: str, boot: bytes | None, now: float) -> None:
+        """Discovery found an address."""
+        member = self.membership.members.get(boot) if boot is not None else None
+        if member is None or not member.state.gone:
+            self.links.handle_candidate(address, boot, now)
+
+    def handle_message(self, key: int, batch: bytes, parts: Sequence[Buffer], now: float) -> None:
+        """One received ZeroMQ message."""
+        frames, fault = split_batch(batch, parts)
+        link = self.links.get(key)
+        if fault is not None:
+            self.faults += 1
+            if link is None:
+                return
+        for frame in frames:
+            kind = frame[0]
+            if link is None or link.phase is Phase.GREETING or kind == CONTROL:
+                self._handle_control(key, frame, now)
+                link = self.links.get(key)
+            elif kind == REQUEST:
+                self.callee.handle_request(key, link.boot, (link.name, link.instance_id), frame, now)
+            elif kind == RESPONSE:
+                self.caller.handle_response(key, frame, now)
+            elif kind == STREAM:
+                if frame[1] & STREAM_TO_CALLER:
+                    self.caller.handle_stream(key, frame, now)
+                else:
+                    self.callee.handle_stream(key, frame, now)
+        if link is not None and key != SELF and link.boot:
+            self._heard[link.boot] = None
+
+    def _handle_control(self, key: int, frame: Frame, now: float) -> None:
+        kind, body = frame.flags, bytes(frame.body)
+        if frame.frame_type != CONTROL:
+            self.links.handle_unknown(key)
+        elif kind == Control.HELLO:
+            self.links.handle_hello(key, body, now)
+        elif kind == Control.WELCOME:
+            self.links.handle_welcome(key, body, now)
+        elif kind == Control.REFUSE:
+            self.links.handle_refuse(key, body, now)
+        elif kind == Control.GOODBYE:
+            self.links.handle_goodbye(key, body, now)
+        else:
+            link = self.links.get(key)
+            if link is None or not link.boot:
+                self.links.handle_unknown(key)
+            elif not link.observer:
+                self.membership.handle_frame(link.boot, kind, body, now=now)
+        self._take_link_notes(now)
+
+    def handle_opened(self, key: int, now: float) -> None:
+        """A dialled connection stands."""
+        self.links.handle_opened(key, now)
+
+    def handle_closed(self, key: int, reason: str, now: float) -> None:
+        """A connection ended, or could not be made ("refused", "silent")."""
+        self.links.handle_closed(key, reason, now)
+        self._take_link_notes(now)
+
+    def set_record(self, record: Record, now: float) -> None:
+        """This node's own declaration changed."""
+        self.membership.set_record(record, now=now)
+        self._own_providers(record, now)
+        self.caller.handle_change(now)
+
+    def _own_providers(self, record: Record, now: float) -> None:
+        if self.identity.observer:
+            return
+        self.router.put(record.boot, providers_of(record, state="HEALTHY", suspected=False, since=now, backpressure=0), now)
+
+    def drain(self, now: float) -> None:
+        """Accept nothing new; tell the mesh."""
+        name = self.identity.instance_id
+        self.callee.drain(Overloaded(f"{name} is draining: it finishes what it accepted and stops", code="draining", executed="no"))
+        self.membership.drain(now=now)
+
+    def leave(self, error: ReachError, now: float) -> None:
+        """End everything and say goodbye; after the sends are taken the sockets may close."""
+        self.caller.stop(error, now)
+        self.callee.stop_all("it was told to", now)
+        self.membership.leave(now=now)
+        self._take_membership(now)
+        self.links.say_goodbye("left")
+
+    # ---------------------------------------------------------------- time
+
+    def tick(self, now: float) -> None:
+        """Everything that is due."""
+        if self._heard:
+            heard, self._heard = self._heard, {}
+            for boot in heard:
+                self.membership.handle_life(boot, now=now)
+        self.links.tick(now)
+        self._take_link_notes(now)
+        self.membership.tick(now=now)
+        self.caller.tick(now)
+        self.callee.tick(now)
+        if now >= self._next_link_check:
+            self._next_link_check = now + _LINK_CHECK
+            self._retire_links(now)
+        self.settle(now)
+
+    def note_turn(self, now: float) -> None:
+        """A turn begins; one that comes late means that this process was paused."""
+        if now >= self._next_note:
+            self._next_note = now + _NOTE_EVERY
+            self.membership.note_turn(now=now)
+
+    def note_drained(self, now: float) -> None:
+        """The sockets are empty: what peers said meanwhile has been heard."""
+        self.membership.note_drained(now=now)
+
+    def settle(self, now: float) -> None:
+        """Carry outputs of one part to the inputs of another until none is left."""
+        self._take_membership(now)
+        for stopped in self.callee.take_stopped():
+            for child in list(stopped.children):
+                self.caller.cancel(child, now=now, reason=f"the call it was made for is over: {stopped.reason}")
+        for owner in self.links.take_ended():
+            if isinstance(owner, IncomingCall):
+                self.callee.handle_flow_ended(owner, now)
+            else:
+                self.caller.handle_flow_ended(owner, now)
+
+    def next_timeout(self) -> float:
+        """When `tick` is needed next (monotonic seconds)."""
+        return min(self.caller.next_timeout(), self.callee.next_timeout(), self.membership.next_timeout(), self.links.next_timeout())
+
+    def _retire_links(self, now: float) -> None:
+        for key in self.links.spare(now):
+            if not self.caller.uses(key) and not self.callee.uses(key):
+                self.links.retire(key, now)
+        for boot in list(self._retiring):
+            best = self.links.link_to(boot)
+            if best is None or best <= 0:
+                self._retiring.pop(boot, None)
+            elif not self.caller.uses(best) and not self.callee.uses(best):
+                self._retiring.pop(boot, None)
+                self.links.retire(best, now)
+
+    # ---------------------------------------------------------------- inside
+
+    def _take_link_notes(self, now: float) -> None:
+        for note in self.links.take_notes():
+            boot = note.boot
+            if note.kind == "up":
+                if note.observer:
+                    self.membership.handle_observer(boot, now=now)
+                else:
+                    self.membership.handle_dial(boot, "up", now=now)
+                    self.membership.handle_link_up(boot, now=now)
+                    self._retiring.pop(boot, None)
+                    self.caller.handle_link_up(boot, now)
+            elif note.kind == "down":
+                self.caller.handle_link_down(note.key, note.detail, now)
+                self.callee.handle_link_down(note.key, note.detail)
+                if not note.observer and self.links.link_to(boot) is None:
+                    self.membership.handle_link_down(boot, closed=note.detail in _ENDINGS, now=now)
+            elif note.kind == "dial_failed":
+                self.caller.handle_dial_failed(boot, note.detail, now)
+                self.membership.handle_dial(boot, note.detail, now=now)
+            else:
+                kind = "version_refused" if note.kind == "version_refused" else "link_refused"
+                self._notes.append(Note(kind, self._record(boot), note.detail, now, boot))
+
+    def _take_membership(self, now: float) -> None:
+        changed = False
+        for event in self.membership.take_events():
+            changed |= self._member_changed(event, now)
+        for boot, kind, body in self.membership.take_sends():
+            key = self.links.link_to(boot)
+            if key is None:
+                key = self.links.observer_link(boot)
+            if key is not None:
+                self.links.send(key, encode_control(kind, body))
+        for boot in self.membership.take_dials():
+            if not self.links.want(boot, now):
+                self.membership.handle_dial(boot, "silent", now=now)
+        for boot in self.membership.take_closes():
+            self._retiring[boot] = None
+        self._take_link_notes(now)
+        if changed:
+            self.caller.handle_change(now)
+
+    def _member_changed(self, event: MemberEvent, now: float) -> bool:
+        """Feed routing and links; true when a call that waits for a provider should look again."""
+        member = event.member
+        if member is None:
+            self._notes.append(Note(event.kind, None, event.reason, event.at))
+            return False
+        boot = member.record.boot
+        gone = member.state.gone
+        if gone:
+            self.router.remove(boot, now)
+            self.links.close_boot(boot, event.reason or member.state.name.lower(), now)
+        else:
+            self.links.learn(boot, [endpoint.removeprefix("tcp://") for endpoint in member.record.endpoints])
+            load = member.load
+            providers = providers_of(
+                member.record,
+                state=member.state.name,
+                suspected=member.suspected,
+                since=member.since,
+                backpressure=0 if load is None else load.backpressure,
+            )
+            self.router.put(boot, providers, now)
+        self._notes.append(Note(event.kind, member.record, event.reason, event.at, boot, member.state.name))
+        return not gone
+
+    def _record(self, boot: bytes) -> Record | None:
+        member = self.membership.members.get(boot)
+        return member.record if member is not None else None
+
+    # ---------------------------------------------------------------- outputs
+
+    def take_notes(self) -> list[Note]:
+        """What the user may want to hear of, oldest first."""
+        for event in self.router.take_events():
+            self._notes.append(_route_note(event, self._record(event.boot)))
+        taken, self._notes = self._notes, []
+        return taken
+
+    def take_deliveries(self) -> list[Delivery]:
+        """Results, requests and items for the world outside, in order."""
+        if not self.deliveries:
+            return []
+        taken = self.deliveries.copy()
+        self.deliveries.clear()
+        return taken
+
+
+def _route_note(event: RouteEvent, record: Record | None) -> Note:
+    return Note(event.kind, record, event.reason, event.at, event.boot)

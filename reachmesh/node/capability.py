@@ -1,0 +1,186 @@
+"""Declaring a capability: a plain function and what the mesh should know about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from reachmesh.engine.providers import RESERVED
+from reachmesh.errors import ConfigError
+from reachmesh.execution.executor import PROFILES, resolve_domain
+from reachmesh.execution.handler import Handler, inspect_handler
+from reachmesh.node.context import Context
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__reachmesh_capability__"
+_NAME_BYTES = 255
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capability:
+    """A declared capability; made by `capability(...)`. Calling it with a function marks that function and gives it back."""
+
+    name: str
+    handler: Callable[..., Any] | None = None
+    domain: str | None = None
+    profile: str | None = None
+    max_concurrent: int | None = None
+    idempotent: bool = False
+    pure: bool = False
+    cache_ttl: float | None = None
+    timeout: float | None = None
+    version: str = "1"
+    compatible_from: str | None = None
+    semantic_errors: tuple[str, ...] = ()
+    weight: float | None = None
+    requires: tuple[str, ...] = ()
+
+    def __call__(self, fn: F) -> F:
+        """Mark `fn`, so that `ReachNode(caps=[fn])` serves it as this capability."""
+        setattr(fn, _MARK, replace(self, handler=fn))
+        return fn
+
+
+def capability(
+    name: str,
+    *,
+    handler: Callable[..., Any] | None = None,
+    domain: str | None = None,
+    profile: str | None = None,
+    max_concurrent: int | None = None,
+    idempotent: bool = False,
+    pure: bool = False,
+    cache_ttl: float | None = None,
+    timeout: float | None = None,
+    version: str = "1",
+    compatible_from: str | None = None,
+    semantic_errors: Sequence[str] = (),
+    weight: float | None = None,
+    requires: Sequence[str] = (),
+) -> Capability:
+    """Declare a capability, for `ReachNode(caps=[...])` or as a decorator.
+
+    Args:
+        name: what callers ask for; 1 to 255 bytes of UTF-8 without control characters.
+        handler: the function; leave it out to decorate one.
+        domain: where it runs: "pool" (default of `def`), "loop" (default of `async def`), "thread" (one of its own, calls in order),
+            "inline" (in place, for what takes microseconds), "process".
+        profile: "short" (< 0.5 s), "medium" (< 5 s) or "long", so that slow handlers do not fill the pool of quick ones; measured
+            when not said.
+        max_concurrent: calls at once per instance.
+        idempotent: running it twice does no harm, so it may be tried again after a timeout or a lost peer.
+        pure, cache_ttl: the answer depends on the arguments only and may be kept for `cache_ttl` seconds.
+        timeout: seconds a call usually takes at most; callers that say nothing use it.
+        version, compatible_from: version of the capability and the oldest version whose callers it understands.
+        semantic_errors: codes of `SemanticError` that count as failures of the instance.
+        weight: share of calls relative to other instances; the node's when not said.
+        requires: names of capabilities this one needs; informational.
+
+    Raises:
+        ConfigError: an option is wrong.
+    """
+    _check(name, domain, profile, max_concurrent, cache_ttl, timeout, weight)
+    return Capability(
+        name=name,
+        handler=handler,
+        domain=domain,
+        profile=profile,
+        max_concurrent=max_concurrent,
+        idempotent=idempotent,
+        pure=pure,
+        cache_ttl=cache_ttl,
+        timeout=timeout,
+        version=str(version),
+        compatible_from=None if compatible_from is None else str(compatible_from),
+        semantic_errors=tuple(semantic_errors),
+        weight=weight,
+        requires=tuple(requires),
+    )
+
+
+def _check(
+    name: str,
+    domain: str | None,
+    profile: str | None,
+    max_concurrent: int | None,
+    cache_ttl: float | None,
+    timeout: float | None,
+    weight: float | None,
+) -> None:
+    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "replace")) <= _NAME_BYTES or _UNPRINTABLE.search(name):
+        raise ConfigError(f"a capability's name has 1 to {_NAME_BYTES} bytes and no control characters; {name!r} is none")
+    if name.startswith(RESERVED):
+        raise ConfigError(f"{name!r}: names that begin with {RESERVED!r} belong to the library")
+    if profile is not None and profile not in PROFILES:
+        raise ConfigError(f"{name}: profile {profile!r} is none of {', '.join(PROFILES)}")
+    if max_concurrent is not None and (isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 1):
+        raise ConfigError(f"{name}: max_concurrent must be a whole number from 1, not {max_concurrent!r}")
+    for what, value in (("cache_ttl", cache_ttl), ("timeout", timeout), ("weight", weight)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
+            raise ConfigError(f"{name}: {what} must be a number from 0, not {value!r}")
+
+
+class Served:
+    """A capability ready to be served: its declaration, its inspected handler, and what the record says of it."""
+
+    __slots__ = ("capability", "domain", "handler", "name", "options")
+
+    def __init__(self, declared: Capability, localns: Mapping[str, Any] | None = None) -> None:
+        if declared.handler is None or not callable(declared.handler):
+            raise ConfigError(f"capability {declared.name!r} has no handler", hint="give handler=, or decorate a function with it")
+        self.capability, self.name = declared, declared.name
+        self.handler: Handler = inspect_handler(declared.handler, context_type=Context, localns=localns)
+        self.handler.name = declared.name
+        self.handler.profile = declared.profile
+        self.domain = resolve_domain(self.handler, declared.domain)
+        self.options = self._options()
+
+    def _options(self) -> dict[str, Any]:
+        declared, described = self.capability, self.handler.describe()
+        options: dict[str, Any] = {"version": declared.version, "streams": self.handler.streams, "doc": described["doc"]}
+        for name in ("compatible_from", "max_concurrent", "timeout", "weight"):
+            if (value := getattr(declared, name)) is not None:
+                options[name] = value
+        for name in ("idempotent", "pure"):
+            if getattr(declared, name):
+                options[name] = True
+        if declared.requires:
+            options["requires"] = list(declared.requires)
+        if self.handler.input_param is not None:
+            options["input"] = self.handler.input_param
+        return options
+
+
+def read_caps(caps: Any) -> list[Capability]:
+    """The `caps=` argument of a node: a mapping of name to function (or `capability(...)`), or a list of declarations.
+
+    Raises:
+        ConfigError: something else, or a name twice.
+    """
+    if caps is None:
+        return []
+    declared: list[Capability] = []
+    if isinstance(caps, Mapping):
+        for name, value in caps.items():
+            if isinstance(value, Capability):
+                declared.append(replace(value, name=name))
+            else:
+                declared.append(capability(name, handler=value))
+    elif isinstance(caps, list | tuple | set):
+        for value in caps:
+            mark = value if isinstance(value, Capability) else getattr(value, _MARK, None)
+            if not isinstance(mark, Capability):
+                raise ConfigError(
+                    f"caps: {value!r} is no capability", hint="give a mapping of names to functions, or a list of capability(...)"
+                )
+            declared.append(mark)
+    else:
+        raise ConfigError(f"caps must be a mapping or a list, not {type(caps).__name__}")
+    names = [each.name for each in declared]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"caps: declared twice: {', '.join(twice)}")
+    return declared

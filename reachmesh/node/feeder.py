@@ -1,0 +1,136 @@
+"""The sending end of a caller's stream: credit for whoever produces, and the pump that drains an iterable into a call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterable, Callable, Iterable
+from typing import Any
+
+from reachmesh.calls.outgoing import OutgoingCall
+from reachmesh.errors import BlockingCallInLoop, Cancelled, PayloadError
+from reachmesh.execution.pool import blocking
+from reachmesh.node.driver import Driver
+from reachmesh.wire.values import dump
+
+
+class Feeder:
+    """Puts items into the stream that a call sends, no faster than its handler takes them.
+
+    `failed` is told what the user's iterable raised, or why an item cannot travel; the call then ends with that.
+    """
+
+    def __init__(self, driver: Driver, call: OutgoingCall, failed: Callable[[BaseException], None]) -> None:
+        self._driver, self._call, self._failed = driver, call, failed
+        self._items = self._bytes = 0
+        self._ended = False
+        self._closed = False
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can be sent: ended here, or the call is over."""
+        return self._ended or self._closed or self._call.closed
+
+    def has_room(self) -> None:
+        """Credit came."""
+        with self._lock:
+            self._room.notify_all()
+            waiting, self._waiter = self._waiter, None
+        if waiting is not None:
+            with contextlib.suppress(RuntimeError):
+                waiting[0].call_soon_threadsafe(_wake, waiting[1])
+
+    def close(self) -> None:
+        """The call is over."""
+        self._closed = True
+        self.has_room()
+
+    def _has_credit(self) -> bool:
+        outflow = self._call.outflow
+        return outflow is None or (self._items < outflow.granted_items and self._bytes < outflow.granted_bytes)
+
+    def send(self, item: Any) -> None:
+        """Send one item, waiting for credit in this thread.
+
+        Raises:
+            PayloadError: the item cannot travel; the stream goes on.
+            Cancelled: the call is over.
+            BlockingCallInLoop: it would have to wait, on an event loop's thread.
+        """
+        segments = dump(item, "item")
+        if not self.over and not self._has_credit():
+            if asyncio._get_running_loop() is not None:
+                raise BlockingCallInLoop("waiting for credit would block this thread's event loop", hint="await asend() instead")
+            with blocking(), self._lock:
+                while not self.over and not self._has_credit():
+                    self._room.wait()
+        self._put(segments)
+
+    async def asend(self, item: Any) -> None:
+        """As `send`, waiting on the running loop."""
+        segments = dump(item, "item")
+        loop = asyncio.get_running_loop()
+        while not self.over:
+            with self._lock:
+                if self._has_credit():
+                    break
+                waiter = loop.create_future()
+                self._waiter = (loop, waiter)
+            await waiter
+        self._put(segments)
+
+    def _put(self, segments: list[Any]) -> None:
+        if self.over:
+            raise Cancelled("the call is over; nothing more can be sent", executed="yes")
+        self._items += 1
+        self._bytes += sum(map(len, segments))
+        self._driver.post(self._driver.engine.caller.put_item, self._call, segments)
+
+    def end(self) -> None:
+        """Nothing more will be sent. Safe to call twice."""
+        if not self._ended:
+            self._ended = True
+            self._driver.post(self._driver.engine.caller.end_input, self._call)
+
+    def feed(self, source: Any) -> None:
+        """Send a whole iterable: an async one by a task of the running loop, any other from a thread of its own."""
+        if hasattr(source, "__aiter__"):
+            self._task = asyncio.get_running_loop().create_task(self._apump(source))
+            return
+        threading.Thread(target=self._pump, args=(source,), name="reachmesh-input", daemon=True).start()
+
+    def _pump(self, source: Iterable[Any]) -> None:
+        try:
+            iterator = iter(source)
+            try:
+                for item in iterator:
+                    self.send(item)
+                self.end()
+            finally:
+                close = getattr(iterator, "close", None)
+                if close is not None:
+                    close()
+        except BaseException as error:
+            if not self.over or isinstance(error, PayloadError):
+                self._failed(error)
+
+    async def _apump(self, source: AsyncIterable[Any]) -> None:
+        try:
+            async for item in source:
+                await self.asend(item)
+            self.end()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if not self.over or isinstance(error, PayloadError):
+                self._failed(error)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,193 @@
+"""The future of one call: for threads, for event loops, and for whoever wants to be called back."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any
+
+from reachmesh.calls.flows import Batch
+from reachmesh.errors import BlockingCallInLoop, Cancelled, ReachError
+from reachmesh.execution.pool import blocking
+from reachmesh.node.callbacks import Callbacks
+from reachmesh.wire.values import load_body
+
+
+class Accepted:
+    """What a `reply_to` call gives at once: the work is on its way and can be asked for by `task_id`."""
+
+    __slots__ = ("task_id",)
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+
+    def __repr__(self) -> str:
+        return f"Accepted(task_id={self.task_id!r})"
+
+
+class _Reply:
+    """An answer as it came; decoded by whoever asks for it first, in that thread."""
+
+    __slots__ = ("_decoded", "_error", "_segments", "payload_format")
+
+    def __init__(self, payload_format: int, batch: Batch) -> None:
+        self.payload_format = payload_format
+        self._segments: Any = batch.segments
+        self._decoded: Any = None
+        self._error: ReachError | None = None
+
+    def value(self) -> Any:
+        segments = self._segments
+        if segments is not None:
+            try:
+                self._decoded = load_body(self.payload_format, segments)
+            except ReachError as error:
+                self._error = error
+            self._segments = None
+        if self._error is not None:
+            raise self._error
+        return self._decoded
+
+
+class CallFuture(concurrent.futures.Future[Any]):
+    """A `concurrent.futures.Future` that can also be awaited.
+
+    `cancel()` reaches the handler; a cancelled future raises `Cancelled`, not `concurrent.futures.CancelledError`. Cancelling a
+    task that awaits it cancels the call. Done-callbacks run in a thread of the node's, never in the engine's.
+    """
+
+    def __init__(self, callbacks: Callbacks, trace_id: str) -> None:
+        super().__init__()
+        self._callbacks = callbacks
+        self._loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._on_cancel: Callable[[], None] | None = None
+        self._fallback: Any = _NO_FALLBACK
+        self._call: Any = None
+        self._feeder: Any = None
+        self.trace_id = trace_id
+
+    @property
+    def instance_id(self) -> str:
+        """Instance that answered, or was asked last; "" as long as none was."""
+        provider = getattr(self._call, "provider", None)
+        return provider.instance_id if provider is not None else ""
+
+    # ---------------------------------------------------------------- from the driver
+
+    def answered(self, payload_format: int, batch: Batch) -> None:
+        """The call ended well."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            self.set_result(_Reply(payload_format, batch))
+
+    def failed(self, error: BaseException) -> None:
+        """The call ended badly."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            self.set_exception(error)
+
+    def accepted(self) -> None:
+        """A one-way call is on its way."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            self.set_result(None)
+
+    def received(self, batch: Batch) -> None:
+        """Items for a call that wanted one answer: not ours, the server refuses such calls."""
+
+    def has_room(self) -> None:
+        """Credit came for the stream that the call sends."""
+        if self._feeder is not None:
+            self._feeder.has_room()
+
+    def _invoke_callbacks(self) -> None:
+        if self._feeder is not None:
+            self._feeder.close()
+        loops, self._loops = self._loops, []
+        for loop, waiter in loops:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+                loop.call_soon_threadsafe(_wake, waiter)
+        if self._done_callbacks:
+            self._callbacks.put(super()._invoke_callbacks)  # type: ignore[misc]
+
+    # ---------------------------------------------------------------- for the user
+
+    def cancel(self) -> bool:
+        """End the call; true unless it had ended before. The handler is told, wherever it runs."""
+        if not super().cancel():
+            return False
+        if self._on_cancel is not None:
+            self._on_cancel()
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The answer, waiting for it if need be.
+
+        Args:
+            timeout: seconds to wait here; the call itself goes on after a `TimeoutError`.
+
+        Raises:
+            ReachError: how the call ended.
+            TimeoutError: it has not ended yet.
+            BlockingCallInLoop: on an event loop's thread, when it has not ended yet; await the future there.
+        """
+        if not self.done():
+            _check_may_block(timeout)
+        try:
+            with blocking():
+                reply = super().result(timeout)
+        except concurrent.futures.CancelledError:
+            raise Cancelled("the call was cancelled", trace_id=self.trace_id) from None
+        except ReachError as error:
+            if self._fallback is _NO_FALLBACK:
+                raise
+            return self._fall_back(error)
+        return reply.value() if type(reply) is _Reply else reply
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error the call ended with, or None; see `result`."""
+        try:
+            self.result(timeout)
+        except TimeoutError as error:
+            if not isinstance(error, ReachError) and not self.done():
+                raise
+            return error
+        except BlockingCallInLoop:
+            raise
+        except BaseException as error:
+            return error
+        return None
+
+    def _fall_back(self, error: ReachError) -> Any:
+        fallback = self._fallback
+        return fallback(error) if callable(fallback) else fallback
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            waiter = loop.create_future()
+            self._loops.append((loop, waiter))
+            if not self.done():
+                try:
+                    yield from waiter
+                except asyncio.CancelledError:
+                    self.cancel()
+                    raise
+        return self.result(0)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _check_may_block(timeout: float | None) -> None:
+    if timeout != 0 and asyncio._get_running_loop() is not None:
+        raise BlockingCallInLoop("waiting for a result would block this thread's event loop", hint="await the future instead")
+
+
+class _NoFallback:
+    def __repr__(self) -> str:
+        return "..."
+
+
+_NO_FALLBACK = _NoFallback()

@@ -1,0 +1,196 @@
+"""Items that arrive while somebody reads them: the receiving end of a stream, for threads and for event loops alike."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any
+
+from reachmesh.calls.flows import Batch
+from reachmesh.errors import ReachError
+from reachmesh.execution.pool import blocking
+from reachmesh.wire.values import load
+
+_END = object()
+
+
+class Input:
+    """A queue of received batches, read item by item by one reader.
+
+    Args:
+        consumed: told how many items and credit bytes were taken, so that the sender gets new credit.
+        convert: applied to each item.
+
+    Writers (`put`, `end`) may be in any thread and never block. The reader is one thread or one task at a time.
+    """
+
+    def __init__(self, consumed: Callable[[int, int], None] | None, convert: Callable[[Any], Any] | None = None) -> None:
+        self._consumed = consumed
+        self._convert = convert
+        self._lock = threading.Lock()
+        self._filled = threading.Condition(self._lock)
+        self._batches: deque[Batch] = deque()
+        self._items: Iterator[Any] = iter(())
+        self._count = self._size = 0
+        self._ended = False
+        self._error: BaseException | None = None
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+
+    @classmethod
+    def of(cls, items: Iterable[Any], convert: Callable[[Any], Any] | None) -> Input:
+        """An input whose items are all there."""
+        made = cls(None, convert)
+        made._items, made._ended = iter(items), True
+        return made
+
+    # ---------------------------------------------------------------- the writing side
+
+    def put(self, batch: Batch) -> None:
+        """A batch has arrived."""
+        with self._lock:
+            self._batches.append(batch)
+            self._notify()
+
+    def end(self, error: BaseException | None) -> None:
+        """Nothing more comes: the reader gets what is there, then the end or `error`. The first end counts."""
+        with self._lock:
+            if not self._ended:
+                self._ended, self._error = True, error
+            self._notify()
+
+    def drop(self) -> None:
+        """Forget what has not been read."""
+        with self._lock:
+            self._batches.clear()
+            self._items = iter(())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end has come (there may be items left to read)."""
+        return self._ended
+
+    def _notify(self) -> None:
+        self._filled.notify_all()
+        waiting, self._waiter = self._waiter, None
+        if waiting is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                waiting[0].call_soon_threadsafe(_wake, waiting[1])
+
+    # ---------------------------------------------------------------- the reading side
+
+    def take(self, timeout: float | None = None) -> Any:
+        """The next item, waiting for it in this thread.
+
+        Raises:
+            StopIteration: the stream is complete.
+            TimeoutError: nothing came within `timeout` seconds.
+            ReachError: how the stream ended.
+        """
+        item = self._take_ready()
+        if item is not _END:
+            return item
+        limit = None if timeout is None else time.monotonic() + timeout
+        with blocking():
+            while True:
+                with self._lock:
+                    while not self._batches and not self._ended:
+                        left = None if limit is None else limit - time.monotonic()
+                        if left is not None and left <= 0:
+                            raise TimeoutError
+                        self._filled.wait(left)
+                item = self._take_ready()
+                if item is not _END:
+                    return item
+                if self._at_end():
+                    self._raise_end()
+
+    async def atake(self, timeout: float | None = None) -> Any:
+        """The next item, waiting for it on the running loop; as `take`, but StopAsyncIteration at the end. Cancelling loses nothing."""
+        item = self._take_ready()
+        if item is not _END:
+            return item
+        loop = asyncio.get_running_loop()
+        limit = None if timeout is None else loop.time() + timeout
+        while True:
+            waiter: asyncio.Future[None] | None = None
+            with self._lock:
+                if not self._batches and not self._ended:
+                    waiter = loop.create_future()
+                    self._waiter = (loop, waiter)
+            if waiter is not None:
+                if limit is None:
+                    await waiter
+                else:
+                    await asyncio.wait_for(waiter, max(0.0, limit - loop.time()))
+            item = self._take_ready()
+            if item is not _END:
+                return item
+            if self._at_end():
+                if self._error is None:
+                    raise StopAsyncIteration
+                raise self._error
+
+    def _take_ready(self) -> Any:
+        """An item that is here, or _END."""
+        item = next(self._items, _END)
+        while item is _END:
+            self._account()
+            with self._lock:
+                if not self._batches:
+                    return _END
+                batch = self._batches.popleft()
+            self._open(batch)
+            item = next(self._items, _END)
+        return item if self._convert is None else self._convert(item)
+
+    def _open(self, batch: Batch) -> None:
+        try:
+            items = load(batch.segments)
+        except ReachError as error:
+            self.end(error)
+            items = []
+        if not isinstance(items, list):
+            items = []
+        self._items, self._count, self._size = iter(items), len(items), batch.size
+
+    def _account(self) -> None:
+        """The last batch has been read: its credit goes back."""
+        if self._consumed is not None and self._size:
+            count, size = self._count, self._size
+            self._count = self._size = 0
+            self._consumed(count, size)
+
+    def _at_end(self) -> bool:
+        return self._ended and not self._batches
+
+    def _raise_end(self) -> None:
+        if self._error is None:
+            raise StopIteration
+        raise self._error
+
+    def iter(self) -> Iterator[Any]:
+        """The items as an iterator for a handler."""
+        while True:
+            try:
+                item = self.take()
+            except StopIteration:
+                return
+            yield item
+
+    async def aiter(self) -> AsyncIterator[Any]:
+        """The items as an async iterator for a handler."""
+        while True:
+            try:
+                item = await self.atake()
+            except StopAsyncIteration:
+                return
+            yield item
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

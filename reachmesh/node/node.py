@@ -1,0 +1,715 @@
+"""`ReachNode`: one participant of a mesh, the object everything starts from. It wires the rooms together and owns their lives."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import queue
+import random
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from reachmesh.calls.incoming import IncomingCall
+from reachmesh.discovery import Announcement, Candidate, Discovery
+from reachmesh.engine import Engine, Identity, Note
+from reachmesh.engine.links import PROTOCOL
+from reachmesh.errors import BlockingCallInLoop, ConfigError, NodeStopped, NoProvider, ReachError, UsageError
+from reachmesh.execution.executor import Executor
+from reachmesh.membership.record import Record
+from reachmesh.membership.states import State
+from reachmesh.node.callbacks import Callbacks
+from reachmesh.node.capability import Capability, Served, capability, read_caps
+from reachmesh.node.config import NodeConfig
+from reachmesh.node.driver import Driver
+from reachmesh.node.peers import Event, PeerInfo, event_of, own_peer, peer_of
+from reachmesh.node.reach import UNSET, Options, Reach
+from reachmesh.node.served import CURRENT, ServedCall
+from reachmesh.node.serving import serve_here, serve_on_loop
+from reachmesh.node.settings import Settings, resolve
+from reachmesh.routing import RouteRequest, Verdict
+from reachmesh.transport.interfaces import host_name, list_interfaces, reachable_addresses
+from reachmesh.transport.sockets import Transport
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LINGER = 0.3
+"""Seconds that the last words of a stopping node have to leave its sockets."""
+
+EVENTS_WAITING = 10_000
+"""Events one slow iterator may be behind; beyond it the oldest are dropped."""
+
+
+class Explanation:
+    """What `explain` says: `candidates`, one verdict per provider."""
+
+    __slots__ = ("candidates",)
+
+    def __init__(self, candidates: Sequence[Verdict]) -> None:
+        self.candidates = tuple(candidates)
+
+    def __repr__(self) -> str:
+        return f"Explanation({list(self.candidates)!r})"
+
+
+class ReachNode:
+    """A node: offers capabilities, finds others, calls theirs.
+
+    Use it with `with` or `async with`, or `start()` and `stop()`, or `serve()` for a process that only serves. All methods may be
+    called from any thread; those that wait have a twin for event loops.
+
+    Args:
+        name: logical name; several instances may share it.
+        caps: what it offers: a mapping of names to functions, or a list of `capability(...)`.
+        mesh: nodes of different meshes never meet. Env `REACHMESH_MESH`.
+        secret: reserved for the encrypted mesh. Env `REACHMESH_SECRET`.
+        seeds: "host:port" of nodes to meet where multicast does not reach; one side is enough. Env `REACHMESH_SEEDS`.
+        discovery: which of "local", "mdns", "seeds", "state" to use; () = none. Env `REACHMESH_DISCOVERY`.
+        bind: "host:port" to listen on; port 0 = any free one. Env `REACHMESH_BIND`.
+        interfaces: names or addresses of the network interfaces to use; ["127.0.0.1"] keeps everything on this host.
+            Env `REACHMESH_INTERFACES`.
+        tags: free tags others may select by.
+        version: version of what this node runs; its capabilities' version unless they say otherwise.
+        weight: share of calls relative to other instances.
+        zone: where it is; calls stay in the caller's zone while they can.
+        state_dir: directory to remember peers in for the next start. Env `REACHMESH_STATE_DIR`.
+        config: a `NodeConfig` or a mapping of its fields.
+        observer: look and call, but be in nobody's table.
+
+    Raises:
+        ConfigError: an option is wrong. Nothing has been opened or started then.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        caps: Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
+        mesh: str | None = None,
+        secret: str | None = None,
+        seeds: Sequence[str] | str = (),
+        discovery: Sequence[str] | str | None = None,
+        bind: str | None = None,
+        interfaces: Sequence[str] | str | None = None,
+        tags: Mapping[str, Any] | None = None,
+        version: str = "1",
+        weight: float = 1.0,
+        zone: str | None = None,
+        state_dir: str | Path | None = None,
+        config: NodeConfig | Mapping[str, Any] | None = None,
+        observer: bool = False,
+    ) -> None:
+        self.config = NodeConfig.of(config)
+        self._settings: Settings = resolve(
+            name=name,
+            mesh=mesh,
+            secret=secret,
+            seeds=seeds,
+            discovery=discovery,
+            bind=bind,
+            interfaces=interfaces,
+            tags=tags,
+            version=version,
+            weight=weight,
+            zone=zone,
+            state_dir=state_dir,
+        )
+        if self.config.require_secret and self._settings.secret is None:
+            raise ConfigError("require_secret is set and there is no secret", hint="give secret=, or set REACHMESH_SECRET")
+        self._observer = observer
+        host = host_name()
+        self._identity = Identity(
+            boot=os.urandom(8),
+            instance_id=f"{name}-{host}-{os.getpid()}-{os.urandom(4).hex()}",
+            name=name,
+            mesh=self._settings.mesh,
+            host=host,
+            zone=zone,
+            observer=observer,
+        )
+        frame = sys._getframe(1)
+        self._served: dict[str, Served] = {each.name: Served(each, frame.f_locals) for each in read_caps(caps)}
+        self._started_at = time.time()
+        self._record = self._make_record(())
+        self._pid = os.getpid()
+        self._rng = random.Random(os.urandom(16))
+        self._life = threading.RLock()
+        self._phase = "new"
+        self._stopped = threading.Event()
+        self._kill = threading.Event()
+        self._changed = threading.Condition()
+        self._loop_waiters: dict[int, Callable[[], None]] = {}
+        self._listeners: list[tuple[str, Callable[[Event], Any]]] = []
+        self._iterators: list[Callable[[Event], None]] = []
+        self._callbacks = Callbacks(name)
+        self._engine: Engine | None = None
+        self._driver_or_none: Driver | None = None
+        self._executor: Executor | None = None
+        self._discovery: Discovery | None = None
+        self._keeper: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"<ReachNode {self.instance_id} {self._phase}>"
+
+    # ---------------------------------------------------------------- reads
+
+    @property
+    def instance_id(self) -> str:
+        """`name-host-pid-random`, different in every process and start."""
+        return self._identity.instance_id
+
+    @property
+    def name(self) -> str:
+        """The logical name."""
+        return self._identity.name
+
+    @property
+    def mesh(self) -> str:
+        """Name of the mesh."""
+        return self._identity.mesh
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Addresses others use, e.g. ("tcp://10.0.0.5:41234",); empty before the start."""
+        return self._record.endpoints
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._phase in ("running", "draining")
+
+    @property
+    def state(self) -> State:
+        """Its own state."""
+        if self._phase == "new":
+            return State.STARTING
+        engine = self._engine
+        return State.LEFT if engine is None or self._phase == "stopped" else engine.membership.state
+
+    def peers(self) -> list[PeerInfo]:
+        """Everybody known and present, oneself left out, by instance id. The recently lost and left are not in it."""
+        engine = self._require().engine
+        found = self._driver.ask(
+            lambda now: [peer_of(m) for m in engine.membership.members.values() if not m.state.gone and (m.announced or m.verified)]
+        )
+        return sorted(found, key=lambda peer: peer.instance_id)
+
+    def providers(self, cap: str) -> list[PeerInfo]:
+        """Who offers a capability now, this node included if it does."""
+        mine = [own_peer(self._record, self.state, self._started_at)] if cap in self._served and not self._observer else []
+        return [*mine, *(peer for peer in self.peers() if cap in peer.capabilities)]
+
+    def explain(self, cap: str, **options: Any) -> Explanation:
+        """Who could take a call now, and why or why not: `.candidates` with `instance_id`, `usable`, `reason`, `factors`.
+
+        Args:
+            cap: capability name.
+            options: `version`, `tags`, `target`, `session` as for `reach`.
+        """
+        engine = self._require().engine
+        request = RouteRequest(capability=cap, **options)
+        return Explanation(self._driver.ask(lambda now: engine.router.explain(request, now)))
+
+    # ---------------------------------------------------------------- capabilities
+
+    def capability(self, name: str, **options: Any) -> Callable[[F], F]:
+        """Decorator: serve the function as a capability, from now on (also on a running node); see `reachmesh.capability`."""
+        declared = capability(name, **options)
+        frame = sys._getframe(1)
+
+        def register(fn: F) -> F:
+            self._add(declared(fn).__reachmesh_capability__, frame.f_locals)  # type: ignore[attr-defined]
+            return fn
+
+        return register
+
+    def remove_capability(self, name: str) -> None:
+        """Serve it no longer; calls that run go on."""
+        with self._life:
+            served = self._served.pop(name, None)
+            if served is not None:
+                self._publish()
+                if self._executor is not None:
+                    self._executor.release(served.handler)
+
+    def _add(self, declared: Capability, localns: Mapping[str, Any]) -> None:
+        served = Served(declared, localns)
+        with self._life:
+            if served.name in self._served:
+                raise ConfigError(f"this node serves {served.name!r} already")
+            self._served[served.name] = served
+            try:
+                self._publish()
+            except BaseException:
+                del self._served[served.name]
+                raise
+
+    def _publish(self) -> None:
+        """Tell the mesh what this node offers now."""
+        self._record = self._make_record(self._record.endpoints)
+        if self._phase == "running":
+            self._guard_inline()
+            self._driver.post(self._driver.engine.set_record, self._record)
+
+    def _make_record(self, endpoints: tuple[str, ...]) -> Record:
+        settings, identity = self._settings, self._identity
+        record = Record(
+            boot=identity.boot,
+            instance_id=identity.instance_id,
+            name=identity.name,
+            mesh=identity.mesh,
+            version=settings.version,
+            host=identity.host,
+            zone=settings.zone,
+            endpoints=endpoints,
+            capabilities={name: _options(served, settings.version) for name, served in self._served.items()},
+            tags=settings.tags,
+            weight=settings.weight,
+            started=self._started_at,
+        )
+        try:
+            record.encode()
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return record
+
+    # ---------------------------------------------------------------- life
+
+    def start(self) -> Self:
+        """Listen, announce, and begin to find others. Returns at once; a second start does nothing.
+
+        Raises:
+            ConfigError: the port is taken, or an interface does not exist. Nothing is left open.
+            NodeStopped: it was stopped; make a new node.
+        """
+        with self._life:
+            if self._phase in ("running", "draining"):
+                return self
+            if self._phase == "stopped":
+                raise NodeStopped("this node was stopped and cannot be started again", hint="make a new one")
+            transport = Transport()
+            try:
+                self._start(transport)
+            except BaseException:
+                transport.close(0)
+                self._engine = self._driver_or_none = self._executor = None
+                raise
+            self._phase = "running"
+            atexit.register(self._at_exit)
+        self._discover()
+        return self
+
+    def _start(self, transport: Transport) -> None:
+        settings = self._settings
+        interfaces = list_interfaces(settings.interfaces)
+        if settings.bind is not None:
+            hosts, wanted = [settings.bind[0]], settings.bind[1]
+        elif settings.interfaces is not None:
+            hosts, wanted = list(dict.fromkeys(each.address for each in interfaces)), 0
+        else:
+            hosts, wanted = ["*"], 0
+        port = transport.bind(hosts, wanted)
+        if hosts[0] in ("*", "0.0.0.0", "::"):
+            addresses = reachable_addresses(interfaces, port)
+        else:
+            addresses = tuple(f"{f'[{host}]' if ':' in host else host}:{port}" for host in hosts)
+        self._record = self._make_record(tuple(f"tcp://{address}" for address in addresses))
+        now = time.monotonic()
+        served = self._served
+        engine = self._engine = Engine(
+            self._identity,
+            self._record,
+            membership=self.config.membership(),
+            routing=self.config.routing(),
+            rng=random.Random(os.urandom(16)),
+            offers=served.__contains__,
+            now=now,
+            depth_limit=self.config.depth_limit,
+            grace=self.config.grace,
+        )
+        engine.links.own_addresses = frozenset(addresses)
+        executor = self._executor = Executor(name=self.name, pool_threads=self.config.pool_threads)
+        self._driver_or_none = Driver(
+            self.name,
+            engine,
+            transport,
+            serve=self._make_job,
+            submit=executor.submit,
+            notice=self._notice,
+        )
+        any_host = hosts[0] in ("*", "0.0.0.0", "::")
+        self._announcement = Announcement(
+            mesh=settings.mesh,
+            instance_id=self.instance_id,
+            boot=self._identity.boot,
+            name=self.name,
+            addresses=addresses,
+            local_address=f"127.0.0.1:{port}" if any_host else addresses[0],
+            protocol=PROTOCOL,
+            incarnation=1,
+            any_interface=any_host,
+        )
+        self._driver.start()
+        self._guard_inline()
+
+    def _guard_inline(self) -> None:
+        if any(each.domain == "inline" for each in self._served.values()):
+            self._driver.guard_inline()
+
+    def _discover(self) -> None:
+        """Start looking for others, and the thread that goes on looking."""
+        discovery = self._discovery = Discovery(self._settings.sources())
+        discovery.start(None if self._observer else self._announcement, self._found)
+        self._keeper = threading.Thread(target=self._keep, name=f"reachmesh-{self.name}-keeper", daemon=True)
+        self._keeper.start()
+
+    def _found(self, candidate: Candidate) -> None:
+        driver = self._driver_or_none
+        if driver is not None:
+            driver.post(driver.engine.handle_candidate, candidate.address, candidate.boot)
+
+    def _keep(self) -> None:
+        """Look for others again every period, and remember those that are here."""
+        period = self.config.membership().heartbeat_period
+        discovery = self._discovery
+        assert discovery is not None
+        while not self._stopped.wait(min(period, 5.0)):
+            discovery.refresh()
+            self._remember(discovery)
+
+    def _remember(self, discovery: Discovery) -> None:
+        if self._settings.state_dir is not None and self.is_running:
+            peers = [(p.instance_id, each.removeprefix("tcp://")) for p in self.peers() for each in p.endpoints[:1]]
+            if peers:
+                discovery.remember(peers)
+
+    def stop(self, drain: float | None = None) -> None:
+        """Leave the mesh: refuse new calls, let accepted ones finish, say goodbye, end every thread. Safe to call twice.
+
+        Inside a handler it begins the stop and returns, for that handler is one of the calls it waits for.
+
+        Args:
+            drain: seconds to wait for accepted calls; None = the config's `drain`.
+        """
+        if os.getpid() != self._pid:
+            return
+        seconds = self.config.drain if drain is None else max(0.0, float(drain))
+        current = CURRENT.get()
+        if current is not None and current._driver is self._driver_or_none:
+            threading.Thread(target=self._stop, args=(seconds,), name=f"reachmesh-{self.name}-stop", daemon=True).start()
+            return
+        self._stop(seconds)
+
+    async def stop_async(self, drain: float | None = None) -> None:
+        """The twin of `stop` for event loops."""
+        await asyncio.get_running_loop().run_in_executor(None, self.stop, drain)
+
+    def _stop(self, seconds: float) -> None:
+        with self._life:
+            if self._phase == "new":
+                self._phase = "stopped"
+                self._stopped.set()
+                return
+            if self._phase != "running":
+                first = False
+            else:
+                first = True
+                self._phase = "draining"
+        if not first:
+            self._stopped.wait(seconds + 10.0)
+            return
+        atexit.unregister(self._at_exit)
+        driver, executor, engine = self._driver, self._executor, self._driver.engine
+        assert executor is not None
+        try:
+            driver.post(engine.drain)
+            deadline = time.monotonic() + seconds
+            while driver.ask(lambda now: engine.callee.open) and not self._kill.is_set() and time.monotonic() < deadline:
+                self._kill.wait(0.02)
+            if self._discovery is not None:
+                self._discovery.stop()
+            error = NodeStopped("the node was stopped", executed="maybe")
+            driver.post(engine.leave, error)
+            driver.ask(lambda now: None)
+            executor.stop(0.0)
+        finally:
+            driver.stop(LINGER)
+            self._phase = "stopped"
+            self._stopped.set()
+            with self._changed:
+                self._changed.notify_all()
+            self._callbacks.close()
+            keeper = self._keeper
+            if keeper is not None and keeper is not threading.current_thread():
+                keeper.join(2.0)
+
+    def _at_exit(self) -> None:
+        """The interpreter ends and nobody stopped the node: a short goodbye."""
+        if os.getpid() == self._pid:
+            self._stop(0.0)
+
+    def serve(self) -> None:
+        """Start, and serve until SIGINT, SIGTERM or `stop()`; then drain and return.
+
+        In the main thread the two signals begin the drain; a second one ends it at once. Handlers that were installed before are put
+        back. In other threads no signal is touched.
+
+        Raises:
+            BlockingCallInLoop: on an event loop's thread; use `serve_async`.
+        """
+        self._check_may_block("serve()", "serve_async()")
+        serve_here(self)
+
+    async def serve_async(self) -> None:
+        """The twin of `serve` for event loops: async handlers run on the running loop. Cancelling it drains and stops."""
+        await serve_on_loop(self)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        assert self._executor is not None
+        self._executor.use_loop(asyncio.get_running_loop())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop_async()
+        if self._executor is not None:
+            self._executor.use_loop(None)
+
+    # ---------------------------------------------------------------- calling
+
+    def reach(
+        self,
+        cap: str,
+        *,
+        version: str | Mapping[str, float] | None = None,
+        tags: Mapping[str, Any] | None = None,
+        session: str | None = None,
+        priority: int | None = None,
+        timeout: float | None = None,
+        retries: int | None = None,
+        strategy: Any = None,
+        target: str | None = None,
+        fallback: Any = UNSET,
+        dedup_key: str | None = None,
+        idle_timeout: float | None = None,
+        reply_to: str | None = None,
+        correlation_id: str | None = None,
+        shadow: bool = False,
+        trace_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Reach:
+        """A capability to call: `node.reach("translate").call(text="hola")`.
+
+        Args:
+            cap: what to call.
+            version: the version to talk to, or shares by version.
+            tags: only instances with these tags.
+            session: calls of one session go to the same instance while it is usable.
+            priority: 0 (first) to 255; default the outer call's, else 100.
+            timeout: seconds for the whole call, retries included; default the capability's, else 3. A stream has none by default.
+            retries: further attempts after failures that allow one.
+            strategy: how to choose among instances: a name, or an object with `pick(candidates, request)`.
+            target: a node name or an instance id.
+            fallback: a value, or a function of the error, in place of an error.
+            dedup_key: repeated requests with one key run once.
+            idle_timeout: seconds a stream may be silent.
+            reply_to: send the answer to this capability instead.
+            correlation_id: travels along, `ctx.correlation_id`.
+            shadow: the answer is not used.
+            trace_id: 32 hex digits; default the outer call's, else random.
+            metadata: plain values for the handler, `ctx.metadata`.
+
+        Raises:
+            ConfigError: an option cannot be meant.
+        """
+        if not isinstance(cap, str) or not cap:
+            raise ConfigError(f"a capability is named by a string, not {cap!r}")
+        options = Options(
+            version=version,
+            tags=tags,
+            session=session,
+            priority=priority,
+            timeout=timeout,
+            retries=retries,
+            strategy=strategy,
+            target=target,
+            fallback=fallback,
+            dedup_key=dedup_key,
+            idle_timeout=idle_timeout,
+            reply_to=reply_to,
+            correlation_id=correlation_id,
+            shadow=shadow,
+            trace_id=trace_id,
+            metadata=metadata,
+        )
+        return Reach(self, cap, options)
+
+    def wait_for(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
+        """Wait until `count` instances offer a capability.
+
+        Raises:
+            NoProvider: not within `timeout` seconds (None = wait for ever); the message says what was seen.
+            NodeStopped: the node was stopped meanwhile.
+            BlockingCallInLoop: on an event loop's thread; use `wait_for_async`.
+        """
+        self._check_may_block("wait_for()", "wait_for_async()")
+        limit = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while True:
+                self._require()
+                have = len(self.providers(cap))
+                if have >= count:
+                    return
+                left = None if limit is None else limit - time.monotonic()
+                if left is not None and left <= 0:
+                    raise self._too_few(cap, have, count, timeout)
+                self._changed.wait(left)
+
+    async def wait_for_async(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
+        """The twin of `wait_for` for event loops."""
+        loop = asyncio.get_running_loop()
+        limit = None if timeout is None else loop.time() + timeout
+        event = asyncio.Event()
+        self._loop_waiters[id(event)] = lambda: _call_soon(loop, event.set)
+        try:
+            while True:
+                event.clear()
+                self._require()
+                have = len(self.providers(cap))
+                if have >= count:
+                    return
+                left = None if limit is None else limit - loop.time()
+                if left is not None and left <= 0:
+                    raise self._too_few(cap, have, count, timeout)
+                try:
+                    await asyncio.wait_for(event.wait(), left)
+                except TimeoutError:
+                    continue
+        finally:
+            del self._loop_waiters[id(event)]
+
+    def _too_few(self, cap: str, have: int, count: int, timeout: float | None) -> ReachError:
+        seen = sorted({name for peer in self.peers() for name in peer.capabilities})
+        offers = f"they offer: {', '.join(map(repr, seen[:20]))}" if seen else "nobody offers anything yet"
+        return NoProvider(
+            f"{have} of {count} providers of {cap!r} after {timeout:g} s; {len(self.peers())} peers are known, {offers}",
+            hint="look with `reachmesh-inspect peers` from the same host, or give seeds=",
+        )
+
+    # ---------------------------------------------------------------- events
+
+    def on(self, kind: str, fn: Callable[[Event], Any]) -> Callable[[Event], Any]:
+        """Call `fn(event)` for each event of a kind ("*" = all), in a thread of the node's own. Gives `fn` back."""
+        if not callable(fn):
+            raise UsageError(f"on() takes a function, not {fn!r}")
+        self._listeners.append((kind, fn))
+        return fn
+
+    async def events(self) -> AsyncIterator[Event]:
+        """All events from now on, for `async for`. A reader that falls 10,000 behind misses the oldest."""
+        loop = asyncio.get_running_loop()
+        waiting: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        some = asyncio.Event()
+
+        def put(event: Event) -> None:
+            if waiting.qsize() >= EVENTS_WAITING:
+                waiting.get_nowait()
+            waiting.put(event)
+            _call_soon(loop, some.set)
+
+        self._iterators.append(put)
+        try:
+            while True:
+                some.clear()
+                while not waiting.empty():
+                    yield waiting.get_nowait()
+                if self._phase == "stopped":
+                    return
+                await some.wait()
+        finally:
+            self._iterators.remove(put)
+
+    def _notice(self, notes: list[Note]) -> None:
+        """Notes of the engine, with the seat held: wake who waits, hand the rest to the callback thread."""
+        self._callbacks.put(self._tell, notes)
+
+    def _tell(self, notes: list[Note]) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        for wake in list(self._loop_waiters.values()):
+            wake()
+        for note in notes:
+            event = event_of(note)
+            for put in list(self._iterators):
+                put(event)
+            for kind, fn in list(self._listeners):
+                if kind in ("*", event.kind):
+                    self._callbacks.put(fn, event)
+
+    # ---------------------------------------------------------------- inside
+
+    @property
+    def _driver(self) -> Driver:
+        assert self._driver_or_none is not None
+        return self._driver_or_none
+
+    def _require(self) -> Driver:
+        """The driver of a node that may be used now."""
+        if (error := self._why_not()) is not None:
+            raise error
+        return self._driver
+
+    def _why_not(self) -> ReachError | None:
+        """Why the node cannot be used now, or None."""
+        if os.getpid() != self._pid:
+            return UsageError("this node belongs to the parent process", hint="make a node in the child, after the fork")
+        if self._phase in ("running", "draining"):
+            return None
+        if self._phase == "new":
+            return NodeStopped("the node has not been started", hint="use `with node:` or node.start()")
+        return NodeStopped("the node was stopped")
+
+    @staticmethod
+    def _check_may_block(what: str, twin: str) -> None:
+        if asyncio._get_running_loop() is not None:
+            raise BlockingCallInLoop(f"{what} would block this thread's event loop", hint=f"use `await {twin}`")
+
+    def _timeout_for(self, cap: str) -> float:
+        return self.config.default_timeout
+
+    def _random_bytes(self, size: int) -> bytes:
+        return self._rng.getrandbits(8 * size).to_bytes(size, "big")
+
+    def _make_job(self, call: IncomingCall) -> ServedCall | None:
+        served = self._served.get(call.capability)
+        if served is None or self._executor is None:
+            error = NoProvider(f"{self.instance_id} does not offer {call.capability!r} any more")
+            self._driver.post(self._driver.engine.callee.fail, call, error)
+            return None
+        job = call.handle = ServedCall(call, served, self._driver, self._executor)
+        return job
+
+
+def _options(served: Served, version: str) -> dict[str, Any]:
+    options = dict(served.options)
+    if served.capability.version == "1" and version != "1":
+        options["version"] = version
+    return options
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(fn)
+    except RuntimeError:  # the loop is closed: nobody waits there any more
+        return

@@ -1,0 +1,413 @@
+"""`node.reach("translate")`: one capability as a caller holds it, and the verbs on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from reachmesh.calls.flags import REQUEST_ONEWAY, REQUEST_SENDS_STREAM, REQUEST_WANTS_STREAM
+from reachmesh.calls.flows import Outflow
+from reachmesh.calls.outgoing import OutgoingCall
+from reachmesh.errors import BlockingCallInLoop, ConfigError, ReachError, UsageError
+from reachmesh.node.feeder import Feeder
+from reachmesh.node.future import CallFuture
+from reachmesh.node.served import CURRENT
+from reachmesh.node.stream import Channel, Stream, StreamHandle
+from reachmesh.routing import RouteRequest, check_strategy, check_version
+from reachmesh.wire.limits import LIMITS
+from reachmesh.wire.values import dump_arguments
+
+if TYPE_CHECKING:
+    from reachmesh.node.node import ReachNode
+
+_log = logging.getLogger("reachmesh")
+
+_MSGPACK = 2
+_STREAMED = (range, KeysView, ValuesView, ItemsView, deque)
+"""Iterables without a wire form of their own: given as an argument they can only be meant as a stream."""
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "..."
+
+
+UNSET: Any = _Unset()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How calls of one `Reach` are made; see `ReachNode.reach`."""
+
+    version: str | Mapping[str, float] | None = None
+    tags: Mapping[str, Any] | None = None
+    session: str | None = None
+    priority: int | None = None
+    timeout: float | None = None
+    retries: int | None = None
+    strategy: Any = None
+    target: str | None = None
+    fallback: Any = UNSET
+    dedup_key: str | None = None
+    idle_timeout: float | None = None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+    shadow: bool = False
+    trace_id: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raise ConfigError for what cannot be meant."""
+        for name, value in (("timeout", self.timeout), ("idle_timeout", self.idle_timeout)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise ConfigError(f"{name} must be a number of seconds above 0, not {value!r}")
+        if self.priority is not None and (isinstance(self.priority, bool) or self.priority not in range(256)):
+            raise ConfigError(f"priority must be a whole number from 0 (first) to 255, not {self.priority!r}")
+        if self.retries is not None and (isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0):
+            raise ConfigError(f"retries must be a whole number from 0, not {self.retries!r}")
+        if self.trace_id is not None and not _is_trace(self.trace_id):
+            raise ConfigError(f"trace_id must be 32 hex digits, not all zero; got {self.trace_id!r}")
+        for name in ("session", "target", "dedup_key", "reply_to", "correlation_id"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{name} must be a string, not {value!r}")
+        for name, value in (("tags", self.tags), ("metadata", self.metadata)):
+            if value is not None and not isinstance(value, Mapping):
+                raise ConfigError(f"{name} must be a mapping, not {value!r}")
+        check_version(self.version)
+        check_strategy(self.strategy)
+
+
+def _is_trace(text: object) -> bool:
+    if not isinstance(text, str) or len(text) != 32:
+        return False
+    try:
+        return any(bytes.fromhex(text))
+    except ValueError:
+        return False
+
+
+class Answer:
+    """One provider's part of `all()`: `value`, or `error` when it failed."""
+
+    __slots__ = ("error", "instance_id", "value")
+
+    def __init__(self, instance_id: str, value: Any, error: ReachError | None) -> None:
+        self.instance_id, self.value, self.error = instance_id, value, error
+
+    def __repr__(self) -> str:
+        outcome = f"value={self.value!r}" if self.error is None else f"error={self.error!r}"
+        return f"Answer(instance_id={self.instance_id!r}, {outcome})"
+
+
+class Reach:
+    """A capability and the options to call it with. Immutable, cheap, usable from any thread, as often as wanted.
+
+    The arguments of every verb are the handler's own. An iterator, generator or async iterable among them is streamed to the
+    handler's iterator parameter.
+    """
+
+    __slots__ = ("_metas", "_node", "_options", "_request", "capability")
+
+    def __init__(self, node: ReachNode, capability: str, options: Options) -> None:
+        options.check()
+        self.capability = capability
+        self._node = node
+        self._options = options
+        self._metas: dict[bytes, bytes] = {}
+        self._request = RouteRequest(
+            capability=capability,
+            version=options.version,
+            tags=options.tags,
+            target=options.target,
+            session=options.session,
+            strategy=options.strategy,
+            metadata=options.metadata,
+            shadow=options.shadow,
+            fail_fast=options.fallback is not UNSET,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Reach {self.capability!r} of {self._node.instance_id}>"
+
+    def options(self, **changes: Any) -> Reach:
+        """The same capability with some options changed; see `ReachNode.reach`.
+
+        Raises:
+            ConfigError: no such option, or a value that cannot be meant.
+        """
+        try:
+            return Reach(self._node, self.capability, replace(self._options, **changes))
+        except TypeError:
+            known = ", ".join(Options.__dataclass_fields__)
+            raise ConfigError(f"no such option: {', '.join(changes)}", hint=f"there are: {known}") from None
+
+    # ---------------------------------------------------------------- verbs
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call one provider and wait for its answer.
+
+        Raises:
+            ReachError: how the call ended, see `reachmesh.errors`.
+            BlockingCallInLoop: on an event loop's thread; `await ....submit(...)` there.
+        """
+        if asyncio._get_running_loop() is not None:
+            raise BlockingCallInLoop(
+                "call() would block this thread's event loop", hint=f"use `await node.reach({self.capability!r}).submit(...)`"
+            )
+        return self.submit(*args, **kwargs).result()
+
+    def submit(self, *args: Any, **kwargs: Any) -> CallFuture:
+        """Start a call; the future can be waited for, awaited, called back and cancelled.
+
+        Raises:
+            PayloadError: an argument cannot travel; nothing was sent.
+        """
+        node = self._node
+        future = CallFuture(node._callbacks, "")
+        future._fallback = self._options.fallback if self._options.fallback is not UNSET else future._fallback
+        call, source = self._make(future, args, kwargs, 0)
+        future._call = call
+        future.trace_id = call.trace_id.hex()
+        if (stopped := node._why_not()) is not None:
+            stopped.trace_id = future.trace_id
+            future.failed(stopped)
+            return future
+        driver = node._driver
+        future._on_cancel = lambda: driver.post(driver.engine.caller.cancel, call)
+        driver.post(driver.engine.caller.start, call)
+        if source is not None:
+            feeder = Feeder(driver, call, lambda error: _fail_input(future, error))
+            future._feeder = feeder
+            feeder.feed(source)
+        return future
+
+    def stream(self, *args: Any, **kwargs: Any) -> Stream:
+        """Start a streaming call; iterate what it gives. A plain handler's answer comes as the only item.
+
+        Raises:
+            PayloadError: an argument cannot travel; nothing was sent.
+        """
+        handle = StreamHandle(self._node._require())
+        call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM)
+        return self._open(Stream(handle, self._options.idle_timeout), handle, call, source)
+
+    def channel(self, *args: Any, **kwargs: Any) -> Channel:
+        """Start a call whose handler takes a stream and yields one: `send` and `end`, iterate the answers."""
+        handle = StreamHandle(self._node._require())
+        call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM)
+        return self._open(Channel(handle, self._options.idle_timeout), handle, call, source)
+
+    def notify(self, *args: Any, **kwargs: Any) -> None:
+        """Have a provider run the handler, and neither wait nor learn how it went. Failures to send are logged.
+
+        Raises:
+            PayloadError: an argument cannot travel; nothing was sent.
+        """
+        node = self._node
+        driver = node._require()
+        call, source = self._make(_Notified(self.capability), args, kwargs, REQUEST_ONEWAY)
+        if source is not None:
+            raise UsageError("notify() cannot stream into a handler", hint="use submit()")
+        driver.post(driver.engine.caller.start, call)
+
+    def all(self, *args: Any, **kwargs: Any) -> Answers:
+        """Call every usable provider; iterate their answers as they come. One that fails gives an answer with `error`."""
+        driver = self._node._require()
+        request = self._request
+        providers = driver.ask(lambda now: driver.engine.router.pick_all(request, now))
+        answers: queue.SimpleQueue[tuple[str, CallFuture]] = queue.SimpleQueue()
+        arrived = Answers(len(providers), answers)
+        for provider in providers:
+            future = self.options(target=provider.instance_id, retries=0, fallback=UNSET).submit(*args, **kwargs)
+            future.add_done_callback(lambda done, who=provider.instance_id: arrived._put(who, done))  # type: ignore[misc]
+        return arrived
+
+    # ---------------------------------------------------------------- making a call
+
+    def _open(self, stream: Any, handle: StreamHandle, call: OutgoingCall, source: Any) -> Any:
+        driver = self._node._require()
+        handle.call = call
+        if call.flags & REQUEST_SENDS_STREAM:
+            handle.feeder = Feeder(driver, call, lambda error: (handle.input.end(error), handle.cancel("its input failed")))  # type: ignore[func-returns-value]
+        driver.post(driver.engine.caller.start, call)
+        if source is not None:
+            assert handle.feeder is not None
+            handle.feeder.feed(source)
+        return stream
+
+    def _make(self, handle: Any, args: tuple[Any, ...], kwargs: dict[str, Any], flags: int) -> tuple[OutgoingCall, Any]:
+        """The call as the engine takes it, and the iterable to stream into it, if one was given."""
+        options, node = self._options, self._node
+        source = None
+        for value in (*args, *kwargs.values()):
+            if hasattr(value, "__next__") or hasattr(value, "__aiter__") or isinstance(value, _STREAMED):
+                args, kwargs, source = _without_source(args, kwargs)
+                flags |= REQUEST_SENDS_STREAM
+                break
+        if source is not None and hasattr(source, "__aiter__") and asyncio._get_running_loop() is None:
+            raise UsageError("an async iterable can only be streamed from a running event loop")
+        body = dump_arguments(args, kwargs)
+        now = time.monotonic()
+        outer = CURRENT.get()
+        if outer is not None and outer.call.closed and not outer.call.reason:
+            outer = None  # a task that a handler left behind calls for itself
+        parent = outer.call if outer is not None and outer._driver is node._driver else None
+        source_call = outer.call if outer is not None else None
+        timeout = options.timeout
+        if timeout is None and not flags & REQUEST_WANTS_STREAM:
+            timeout = node._timeout_for(self.capability)
+        deadline = None if timeout is None else now + timeout
+        if source_call is None:
+            trace = bytes.fromhex(options.trace_id) if options.trace_id else node._random_bytes(16)
+            priority, depth = 100, 0
+        else:
+            trace = bytes.fromhex(options.trace_id) if options.trace_id else source_call.trace_id
+            priority, depth = source_call.priority, source_call.depth + 1
+            if source_call.deadline is not None and (deadline is None or source_call.deadline < deadline):
+                deadline = source_call.deadline
+        if options.priority is not None:
+            priority = options.priority
+        request = self._request if priority == 100 else replace(self._request, priority=priority)
+        call = OutgoingCall(
+            handle,
+            request,
+            body=body,
+            payload_format=_MSGPACK,
+            flags=flags,
+            extras=self._extras(),
+            metas=self._metas,
+            deadline=deadline,
+            depth=depth,
+            trace_id=trace,
+            span_id=node._random_bytes(8),
+            retries=node.config.retries if options.retries is None else options.retries,
+            parent=parent,
+        )
+        if flags & REQUEST_SENDS_STREAM:
+            call.outflow = Outflow(LIMITS.chunk)
+        return call, source
+
+    def _extras(self) -> dict[str, Any] | None:
+        options = self._options
+        extras: dict[str, Any] = {}
+        if options.session is not None:
+            extras["s"] = options.session
+        if options.dedup_key is not None:
+            extras["d"] = options.dedup_key
+        if options.reply_to is not None:
+            extras["r"] = options.reply_to
+        if options.correlation_id is not None:
+            extras["c"] = options.correlation_id
+        if options.metadata:
+            extras["m"] = dict(options.metadata)
+        if isinstance(options.version, str):
+            extras["v"] = options.version
+        return extras or None
+
+
+def _without_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """Take the iterable that is to be streamed out of the arguments; None keeps its place."""
+    found: list[Any] = []
+
+    def keep(value: Any) -> Any:
+        if hasattr(value, "__next__") or hasattr(value, "__aiter__") or isinstance(value, _STREAMED):
+            found.append(value)
+            return None
+        return value
+
+    args = tuple(keep(value) for value in args)
+    kwargs = {name: keep(value) for name, value in kwargs.items()}
+    if len(found) > 1:
+        raise UsageError("only one argument of a call can be a stream")
+    return args, kwargs, found[0]
+
+
+def _fail_input(future: CallFuture, error: BaseException) -> None:
+    """The user's iterable raised: the call ends with that, here and on the serving side."""
+    future.failed(error)
+    if future._on_cancel is not None:
+        future._on_cancel()
+
+
+class _Notified:
+    """Where the outcome of a `notify` goes: into the log when it could not be sent."""
+
+    __slots__ = ("_capability",)
+
+    def __init__(self, capability: str) -> None:
+        self._capability = capability
+
+    def failed(self, error: ReachError) -> None:
+        _log.warning("notify of %r was not delivered: %s", self._capability, error)
+
+    def accepted(self) -> None:
+        """It is on its way."""
+
+    def answered(self, *_: Any) -> None:
+        """One-way calls are not answered."""
+
+    received = has_room = answered
+
+
+class Answers:
+    """Iterator, sync and async, over the answers of `all()`, in the order they come."""
+
+    def __init__(self, count: int, arrived: queue.SimpleQueue[tuple[str, CallFuture]]) -> None:
+        self._left = count
+        self._arrived = arrived
+        self._on_arrival: Callable[[], None] | None = None
+
+    def _put(self, instance_id: str, future: CallFuture) -> None:
+        self._arrived.put((instance_id, future))
+        if (wake := self._on_arrival) is not None:
+            wake()
+
+    def __iter__(self) -> Iterator[Answer]:
+        return self
+
+    def __aiter__(self) -> AsyncIterator[Answer]:
+        return self
+
+    def __next__(self) -> Answer:
+        if self._left <= 0:
+            raise StopIteration
+        if asyncio._get_running_loop() is not None and self._arrived.empty():
+            raise BlockingCallInLoop("waiting for answers would block this thread's event loop", hint="use `async for`")
+        return self._take(*self._arrived.get())
+
+    async def __anext__(self) -> Answer:
+        if self._left <= 0:
+            raise StopAsyncIteration
+        loop = asyncio.get_running_loop()
+        while True:
+            event = asyncio.Event()
+            self._on_arrival = lambda: _call_soon(loop, event.set)
+            try:
+                arrived = self._arrived.get_nowait()
+            except queue.Empty:
+                await event.wait()
+                continue
+            return self._take(*arrived)
+
+    def _take(self, instance_id: str, future: CallFuture) -> Answer:
+        self._left -= 1
+        error = future.exception(0)
+        if error is None:
+            return Answer(instance_id, future.result(0), None)
+        if not isinstance(error, ReachError):
+            raise error
+        return Answer(instance_id, None, error)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(fn)
+    except RuntimeError:  # the loop is closed: nobody waits there any more
+        return

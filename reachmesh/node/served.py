@@ -1,0 +1,273 @@
+"""One served call as a job: claims it, decodes and binds its arguments, and carries answers, items and errors back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Awaitable
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any
+
+from reachmesh.calls.flags import REQUEST_SENDS_STREAM, REQUEST_WANTS_STREAM
+from reachmesh.calls.incoming import IncomingCall
+from reachmesh.errors import (
+    MESSAGE_LIMIT,
+    BadRequest,
+    Cancelled,
+    Overloaded,
+    PayloadError,
+    ReachError,
+    RemoteError,
+    SemanticError,
+    WorkerCrashed,
+)
+from reachmesh.execution.executor import Executor
+from reachmesh.execution.handler import Handler
+from reachmesh.execution.pool import blocking
+from reachmesh.node.capability import Served
+from reachmesh.node.context import Context
+from reachmesh.node.inputs import Input
+from reachmesh.wire.values import dump_body, load_arguments
+
+if TYPE_CHECKING:
+    from reachmesh.node.driver import Driver
+
+_log = logging.getLogger("reachmesh.handler")
+
+CURRENT: ContextVar[ServedCall | None] = ContextVar("reachmesh_current_call", default=None)
+"""The call in whose handler this code runs; calls made there inherit its deadline, priority, trace and cancellation."""
+
+_PASSED_ON = (SemanticError, Overloaded, BadRequest, WorkerCrashed)
+"""Errors of ours that mean the same to the caller when a handler raises them."""
+
+
+class ServedCall:
+    """A `Job` (see `execution.job`) over one `IncomingCall`."""
+
+    __slots__ = (
+        "_driver",
+        "_executor",
+        "_input",
+        "_produced_bytes",
+        "_produced_items",
+        "_refused",
+        "_room",
+        "_waiter",
+        "call",
+        "domain",
+        "handler",
+        "priority",
+        "served",
+    )
+
+    def __init__(self, call: IncomingCall, served: Served, driver: Driver, executor: Executor) -> None:
+        self.call, self.served, self._driver, self._executor = call, served, driver, executor
+        self.handler: Handler = served.handler
+        self.domain = served.domain
+        self.priority = call.priority
+        self._input: Input | None = None
+        if call.flags & REQUEST_SENDS_STREAM:
+            self._input = Input(lambda items, size: driver.post(driver.engine.callee.consumed, call, items, size), self.handler.item)
+        self._produced_items = self._produced_bytes = 0
+        self._room: threading.Event | None = None
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self._refused: PayloadError | None = None
+
+    # ---------------------------------------------------------------- what the executor asks
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self.call.closed
+
+    def begin(self) -> tuple[list[Any], dict[str, Any]] | None:
+        """Claim the call and prepare the arguments; what does not fit is answered here."""
+        call = self.call
+        if call.closed or (call.deadline is not None and call.deadline <= time.monotonic()) or not call.claim():
+            return None
+        try:
+            arguments = self._bind()
+        except ReachError as error:
+            error.executed = "no"
+            self._end(error)
+            return None
+        call.started = time.monotonic()
+        return arguments
+
+    def _bind(self) -> tuple[list[Any], dict[str, Any]]:
+        call, handler = self.call, self.handler
+        assert call.body is not None
+        if handler.streams and not call.flags & REQUEST_WANTS_STREAM:
+            raise BadRequest(f"{handler.name} answers with a stream", hint="use stream() or channel()")
+        try:
+            args, kwargs = load_arguments(call.payload_format, call.body.segments)
+        except PayloadError as error:
+            raise BadRequest(f"{handler.name}: the arguments could not be read: {error}") from None
+        name, given = handler.input_param, self._input
+        if given is not None and name is None:
+            raise BadRequest(f"{handler.name} takes no stream from its caller")
+        if given is not None and name is not None and name not in kwargs and len(args) <= (handler.input_index or 0):
+            kwargs[name] = None
+        args, kwargs = handler.bind(args, kwargs)
+        if name is not None:
+            inline = kwargs.get(name)
+            if given is None and inline is None:
+                raise BadRequest(f"{handler.name}: missing argument {name!r}", hint="pass an iterable, or use channel()")
+            source = given if given is not None else Input.of(inline, handler.item)
+            self._input = source
+            kwargs[name] = source.aiter() if handler.input_async else source.iter()
+        if handler.context_param is not None:
+            kwargs[handler.context_param] = Context(call)
+        return args, kwargs
+
+    def entered(self) -> Token[ServedCall | None]:
+        """User code begins in this thread or task."""
+        return CURRENT.set(self)
+
+    def left(self, token: Token[ServedCall | None]) -> None:
+        """User code has ended."""
+        with contextlib.suppress(ValueError):  # an async generator may be closed in another context
+            CURRENT.reset(token)
+
+    def finish(self, value: Any) -> None:
+        """The handler returned."""
+        call, driver = self.call, self._driver
+        callee = driver.engine.callee
+        if self._refused is not None:
+            return self._end(self._refused)
+        if call.outflow is not None:
+            if not self.handler.streams:
+                self.emit(value)
+            if self._refused is not None:
+                return self._end(self._refused)
+            driver.post(callee.finish, call, call.payload_format, [])
+            return None
+        try:
+            segments = dump_body(call.payload_format, value)
+        except PayloadError as error:
+            error.executed = "yes"
+            return self._end(error)
+        driver.post(callee.finish, call, call.payload_format, segments)
+        return None
+
+    def fail(self, exc: BaseException) -> None:
+        """The handler raised, or could not be run."""
+        if self._refused is not None:
+            return self._end(self._refused)
+        return self._end(self._translate(exc))
+
+    def _end(self, error: ReachError) -> None:
+        self._driver.post(self._driver.engine.callee.fail, self.call, error)
+
+    def _translate(self, exc: BaseException) -> ReachError:
+        """What the caller is told: the type's name and the message; the stack stays here, in the log, under the trace id."""
+        trace = self.call.trace_id.hex()
+        if isinstance(exc, asyncio.CancelledError) or (isinstance(exc, Cancelled) and self.call.closed):
+            return Cancelled(f"{self.handler.name} was cancelled: {self.call.reason or 'by itself'}", executed="yes")
+        if isinstance(exc, _PASSED_ON):
+            if self.call.started is not None and not isinstance(exc, WorkerCrashed):
+                exc.executed = "yes"
+            return exc
+        if isinstance(exc, ReachError) and self.call.started is None:
+            return exc
+        _log.error("[%s] %s failed", trace, self.handler.name, exc_info=exc, extra={"trace_id": trace})
+        return RemoteError(_message(exc), type_name=type(exc).__name__, executed="yes")
+
+    # ---------------------------------------------------------------- streams
+
+    def emit(self, item: Any) -> bool:
+        """Send one item; false when the credit is used up with it (or it cannot travel: then the stream ends with that error)."""
+        call, driver = self.call, self._driver
+        outflow = call.outflow
+        if outflow is None or call.closed:
+            return False
+        try:
+            segments = dump_body(2, item, root="item")
+        except PayloadError as error:
+            error.executed = "yes"
+            self._refused = error
+            return False
+        self._produced_items += 1
+        self._produced_bytes += len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
+        driver.post(driver.engine.callee.put_item, call, segments)
+        return self._has_credit()
+
+    def _has_credit(self) -> bool:
+        outflow = self.call.outflow
+        return outflow is not None and self._produced_items < outflow.granted_items and self._produced_bytes < outflow.granted_bytes
+
+    def wait_room(self) -> bool:
+        """Wait for credit in the handler's thread; false when the stream is over."""
+        event = self._room
+        if event is None:
+            event = self._room = threading.Event()
+        with blocking():
+            while not self.call.closed and self._refused is None:
+                event.clear()
+                if self._has_credit():
+                    return True
+                if self.call.closed:
+                    break
+                event.wait()
+        return False
+
+    def room(self) -> Awaitable[bool]:
+        """Wait for credit in the handler's task; false when the stream is over."""
+        return self._wait_room()
+
+    async def _wait_room(self) -> bool:
+        loop = asyncio.get_running_loop()
+        while not self.call.closed and self._refused is None:
+            waiter = loop.create_future()
+            self._waiter = (loop, waiter)
+            if self._has_credit():
+                return True
+            if self.call.closed:
+                break
+            await waiter
+        return False
+
+    # ---------------------------------------------------------------- what the engine tells
+
+    def has_room(self) -> None:
+        """Credit came."""
+        if self._room is not None:
+            self._room.set()
+        waiting, self._waiter = self._waiter, None
+        if waiting is not None:
+            with contextlib.suppress(RuntimeError):
+                waiting[0].call_soon_threadsafe(_wake, waiting[1])
+
+    def stopped(self, reason: str) -> None:
+        """Nobody waits for the answer any more."""
+        if self._input is not None:
+            self._input.end(Cancelled(f"the call is over: {reason}", executed="yes"))
+        self.has_room()
+        self._executor.cancel(self)
+
+    def received(self, batch: Any) -> None:
+        """Items of the caller's stream."""
+        if self._input is not None:
+            self._input.put(batch)
+
+    def input_ended(self) -> None:
+        """The caller's stream is complete."""
+        if self._input is not None:
+            self._input.end(None)
+
+
+def _message(exc: BaseException) -> str:
+    """The text of any exception, even one whose `__str__` fails; long ones are cut."""
+    try:
+        text = str(exc)
+    except BaseException as error:
+        return f"(its text could not be made: {type(error).__name__})"
+    return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}... ({len(text)} characters)"
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,212 @@
+"""Streams and channels as their user holds them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from reachmesh.calls.flows import Batch
+from reachmesh.calls.outgoing import OutgoingCall
+from reachmesh.errors import BlockingCallInLoop, Cancelled, DeadlineExceeded, ReachError, UsageError
+from reachmesh.node.driver import Driver
+from reachmesh.node.feeder import Feeder
+from reachmesh.node.inputs import Input
+
+
+class StreamHandle:
+    """What the engine knows of a stream: where its items and its end go. Outlives the `Stream` its user may drop."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.call: OutgoingCall | None = None
+        self.input = Input(self._consumed)
+        self.feeder: Feeder | None = None
+
+    def _consumed(self, items: int, size: int) -> None:
+        self._driver.post(self._driver.engine.caller.consumed, self.call, items, size)
+
+    def answered(self, payload_format: int, batch: Batch) -> None:
+        """The stream is complete."""
+        self._end(None)
+
+    def failed(self, error: BaseException) -> None:
+        """The stream broke."""
+        self._end(error)
+
+    def accepted(self) -> None:
+        """Only one-way calls are accepted."""
+
+    def received(self, batch: Batch) -> None:
+        """Items came."""
+        self.input.put(batch)
+
+    def has_room(self) -> None:
+        """Credit came for what the caller sends."""
+        if self.feeder is not None:
+            self.feeder.has_room()
+
+    def _end(self, error: BaseException | None) -> None:
+        self.input.end(error)
+        if self.feeder is not None:
+            self.feeder.close()
+
+    def cancel(self, reason: str) -> None:
+        """End the call from this side."""
+        self.input.end(Cancelled(reason, executed="maybe"))
+        if self.feeder is not None:
+            self.feeder.close()
+        if self.call is not None:
+            self._driver.post(self._driver.engine.caller.cancel, self.call)
+
+
+class Stream:
+    """Items of one streaming call, as they come.
+
+    Iterate it (`for` or `async for`); leaving the loop early, the end of a `with` block, `close()` and dropping the object all close
+    the handler's generator on the other side. Items arrive in order; an error comes after the items that came before it. What is
+    unread is bounded by credit, so a slow reader slows the writer. One reader at a time.
+    """
+
+    def __init__(self, handle: StreamHandle, idle_timeout: float | None, fallback: Callable[[ReachError], Any] | None = None) -> None:
+        self._handle = handle
+        self._idle_timeout = idle_timeout
+        self._closed = False
+
+    @property
+    def instance_id(self) -> str:
+        """The instance that streams, "" before one was picked."""
+        call = self._handle.call
+        return call.provider.instance_id if call is not None and call.provider is not None else ""
+
+    @property
+    def trace_id(self) -> str:
+        """32 hex digits, the key into every log of the call."""
+        return self._handle.call.trace_id.hex() if self._handle.call is not None else ""
+
+    def next(self) -> Any:
+        """The next item, waiting for it.
+
+        Raises:
+            StopIteration: the stream is complete.
+            ReachError: it broke; `DeadlineExceeded` also when no item came within `idle_timeout`.
+            BlockingCallInLoop: on an event loop's thread; use `async for` or `anext()`.
+        """
+        if self._closed:
+            raise StopIteration
+        if asyncio._get_running_loop() is not None:
+            raise BlockingCallInLoop("reading a stream would block this thread's event loop", hint="use `async for`")
+        try:
+            return self._handle.input.take(self._idle_timeout)
+        except TimeoutError as error:
+            raise self._timed_out(error) from None
+
+    async def anext(self) -> Any:
+        """As `next`, on the running loop; StopAsyncIteration at the end. Cancelling it loses no item."""
+        if self._closed:
+            raise StopAsyncIteration
+        try:
+            return await self._handle.input.atake(self._idle_timeout)
+        except TimeoutError as error:
+            raise self._timed_out(error) from None
+
+    def _timed_out(self, error: TimeoutError) -> BaseException:
+        if isinstance(error, ReachError):
+            return error
+        late = DeadlineExceeded(f"no item came within {self._idle_timeout:g} s", executed="yes", trace_id=self.trace_id)
+        self._handle.cancel("idle for too long")
+        return late
+
+    def close(self) -> None:
+        """Stop the stream on both sides. Safe to call twice; returns at once."""
+        if not self._closed:
+            self._closed = True
+            self._handle.cancel("the reader left")
+            self._handle.input.drop()
+
+    async def aclose(self) -> None:
+        """The twin of `close` for `async with`."""
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Reading(self)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return _Reading(self)
+
+    def __next__(self) -> Any:
+        return self.next()
+
+    async def __anext__(self) -> Any:
+        return await self.anext()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+
+class _Reading:
+    """One loop over a stream: when the loop is left, this goes out of use and closes the stream."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._stream.next()
+
+    async def __anext__(self) -> Any:
+        return await self._stream.anext()
+
+    def close(self) -> None:
+        """Close the stream, as a generator's `close` would."""
+        self._stream.close()
+
+    def __del__(self) -> None:
+        self._stream.close()
+
+
+class Channel(Stream):
+    """A stream in both directions: `send` items to the handler's iterator parameter, iterate what it yields."""
+
+    def _feeder(self) -> Feeder:
+        if self._handle.feeder is None:
+            raise UsageError("this channel sends nothing")
+        return self._handle.feeder
+
+    def send(self, item: Any) -> None:
+        """Send one item; waits while the handler is behind by a full window.
+
+        Raises:
+            PayloadError: the item cannot travel; the channel goes on.
+            Cancelled: the call is over.
+        """
+        self._feeder().send(item)
+
+    async def asend(self, item: Any) -> None:
+        """As `send`, on the running loop."""
+        await self._feeder().asend(item)
+
+    def end(self) -> None:
+        """Nothing more will be sent: the handler's iterator ends. Safe to call twice."""
+        self._feeder().end()

@@ -1,0 +1,424 @@
+"""The sockets of one node: one ROUTER that others dial, one DEALER per link that this node dials, and a selector over all of them.
+
+The only user of ZeroMQ. It moves bytes and reports what happened to connections; what the bytes mean, and whether a link is any
+good, is the engine's business. Not thread-safe by itself: the driver's seat makes sure that one thread at a time is in here
+(libzmq allows sockets to move between threads under a full fence, which the seat's lock is). `wake` alone may be called from
+anywhere.
+
+Choices that libzmq 4.3 forces, each measured:
+
+- ROUTER_MANDATORY: without it a send to a route that is gone reports success; with it, it says so at once.
+- High-water marks of 0: at the mark a ROUTER drops; what bounds memory is the credit of the calls above.
+- No routing id is set (a duplicate is a silent black hole); the ROUTER names each connection itself.
+- RECONNECT_IVL -1: a dropped connection stays dropped, so that nothing queued for a dead process reaches its successor.
+- ZMTP heartbeats off: they cut healthy slow readers. TCP keepalive is the janitor of dead hosts; liveness is the engine's.
+- The socket's descriptor is edge-triggered: after every read to the end and every send its EVENTS are looked at again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import selectors
+import socket
+from collections.abc import Sequence
+from typing import Any, Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from reachmesh.errors import ConfigError
+from reachmesh.wire.limits import LIMITS
+
+Buffer = bytes | bytearray | memoryview
+Socket = Any
+"""A ZeroMQ socket; pyzmq types every option as int or bytes, which is of no help here."""
+
+MESSAGES_PER_READ: Final = 256
+"""Messages taken from one socket before the others have their turn."""
+
+MAX_SOCKETS: Final = 16_384
+"""Sockets of the node's context; each dialled link takes three (itself and the two ends of its monitor)."""
+
+MAX_ROUTES: Final = 16_384
+"""Accepted connections that are remembered; beyond it new strangers are ignored."""
+
+BACKLOG: Final = 512
+HANDSHAKE_IVL_MS: Final = 3_000
+TCP_MAXRT_MS: Final = 20_000
+ZERO_COPY_FROM: Final = 64 * 1024
+"""Parts from this size on are handed to libzmq without a copy; below, the copy is cheaper than the bookkeeping."""
+
+_WATCHED: Final = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_SWEEPS: Final = (0.0, 0.02, 0.1)
+"""Seconds after a drop seen by the ROUTER at which its routes are looked through; the route itself goes a little later."""
+
+_WAKE, _ROUTER, _ROUTER_MONITOR, _DEALER, _MONITOR, _PROBE, _BROKEN = "wake", "router", "router monitor", "dealer", "monitor", "probe", "broken"
+"""What a descriptor in the selector is."""
+
+Message = tuple[int, bytes, list[Any]]
+"""Link key, batch, out-of-band parts."""
+
+
+class _Dialed:
+    """One DEALER with its monitor."""
+
+    __slots__ = ("address", "key", "monitor", "opened", "socket")
+
+    def __init__(self, key: int, address: str, sock: Socket, monitor: Socket) -> None:
+        self.key, self.address, self.socket, self.monitor, self.opened = key, address, sock, monitor, False
+
+
+class Transport:
+    """Sockets of one node, driven from outside: `wait`, then `read`, then `send` and `flush`.
+
+    Outputs of `read`: messages, and `take_changes()`: ("opened", key, "") and ("closed", key, reason), where the reason of a
+    connection that never opened is "refused" or "silent".
+    """
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._selector.register(self._wake_in, selectors.EVENT_READ, (_WAKE, None))
+        self._router: Socket | None = None
+        self._router_monitor: Socket | None = None
+        self._dialed: dict[int, _Dialed] = {}
+        self._routes: dict[bytes, int] = {}
+        self._keys: dict[int, bytes] = {}
+        self._next_route = 0
+        self._changes: list[tuple[str, int, str]] = []
+        self._check: dict[Any, None] = {}
+        self._probes: dict[int, socket.socket] = {}
+        self._sweeps: list[float] = []
+        self._closed = False
+        with contextlib.suppress(zmq.ZMQError):
+            self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+
+    # ---------------------------------------------------------------- making and ending
+
+    def bind(self, hosts: Sequence[str], port: int) -> int:
+        """Listen on `port` (0 = any free one) of each host ("*" = all interfaces); the same port on all.
+
+        Returns:
+            The port.
+
+        Raises:
+            ConfigError: the port is taken or a host is not ours; nothing is left open.
+        """
+        router = self._context.socket(zmq.ROUTER)
+        self._set(router)
+        router.set(zmq.ROUTER_MANDATORY, 1)
+        router.set(zmq.BACKLOG, BACKLOG)
+        router.set(zmq.MAXMSGSIZE, LIMITS.message + LIMITS.chunk)
+        try:
+            for host in hosts:
+                router.bind(f"tcp://{host}:{port or '*'}")
+                if not port:
+                    port = int(router.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").rpartition(b":")[2])
+        except zmq.ZMQError as error:
+            router.close(0)
+            text = "the port is taken" if error.errno == errno.EADDRINUSE else str(error)
+            raise ConfigError(f"cannot listen on {host}:{port or '*'}: {text}") from None
+        self._router = router
+        self._router_monitor = router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._register(router, _ROUTER)
+        self._register(self._router_monitor, _ROUTER_MONITOR)
+        return port
+
+    def _set(self, sock: Socket) -> None:
+        sock.set(zmq.LINGER, 0)
+        sock.set(zmq.SNDHWM, 0)
+        sock.set(zmq.RCVHWM, 0)
+        sock.set(zmq.HANDSHAKE_IVL, HANDSHAKE_IVL_MS)
+        sock.set(zmq.TCP_KEEPALIVE, 1)
+        sock.set(zmq.TCP_KEEPALIVE_IDLE, 10)
+        sock.set(zmq.TCP_KEEPALIVE_INTVL, 5)
+        sock.set(zmq.TCP_KEEPALIVE_CNT, 3)
+        sock.set(zmq.TCP_MAXRT, TCP_MAXRT_MS)
+        sock.set(zmq.IPV6, 1)
+
+    def dial(self, key: int, address: str) -> None:
+        """Begin to connect to "host:port"; the outcome comes as a change. Never raises for a bad address."""
+        try:
+            dealer = self._context.socket(zmq.DEALER)
+        except zmq.ZMQError:  # out of sockets or descriptors
+            self._changes.append(("closed", key, "silent"))
+            return
+        try:
+            self._set(dealer)
+            dealer.set(zmq.RECONNECT_IVL, -1)
+            dealer.set(zmq.MAXMSGSIZE, LIMITS.message + LIMITS.chunk)
+            monitor = dealer.get_monitor_socket(_WATCHED)
+            dealer.connect(f"tcp://{address}")
+        except (zmq.ZMQError, OSError):
+            dealer.close(0)
+            self._changes.append(("closed", key, "silent"))
+            return
+        link = self._dialed[key] = _Dialed(key, address, dealer, monitor)
+        self._register(dealer, _DEALER, link)
+        self._register(monitor, _MONITOR, link)
+
+    def close_link(self, key: int, linger_ms: int = 0) -> None:
+        """End a dialled connection, or forget an accepted one."""
+        link = self._dialed.pop(key, None)
+        if link is not None:
+            self._end(link, linger_ms)
+        elif (probe := self._probes.pop(key, None)) is not None:
+            self._selector.unregister(probe)
+            probe.close()
+        else:
+            route = self._keys.pop(key, None)
+            if route is not None:
+                self._routes.pop(route, None)
+
+    def _end(self, link: _Dialed, linger_ms: int = 0) -> None:
+        for sock in (link.socket, link.monitor):
+            self._selector.unregister(sock.fd)
+        with contextlib.suppress(zmq.ZMQError):
+            link.socket.disable_monitor()
+        link.monitor.close(0)
+        link.socket.close(linger_ms)
+
+    def close(self, linger_ms: int = 200) -> None:
+        """Close everything; what was sent has `linger_ms` to leave. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        for link in self._dialed.values():
+            self._end(link, linger_ms)
+        self._dialed.clear()
+        for probe in self._probes.values():
+            probe.close()
+        self._probes.clear()
+        if self._router is not None:
+            with contextlib.suppress(zmq.ZMQError):
+                self._router.disable_monitor()
+            if self._router_monitor is not None:
+                self._router_monitor.close(0)
+            self._router.close(linger_ms)
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+        self._context.term()
+
+    # ---------------------------------------------------------------- waiting and reading
+
+    def _register(self, sock: Socket, kind: str, link: _Dialed | None = None) -> None:
+        source = (kind, link)
+        self._selector.register(sock.fd, selectors.EVENT_READ, source)
+        self._check[source] = None
+
+    def wake(self) -> None:
+        """End a `wait` that runs in another thread. Callable from anywhere, also after `close`."""
+        with contextlib.suppress(OSError):
+            self._wake_out.send(b"\0")
+
+    def wait(self, timeout: float) -> list[Any]:
+        """Sleep until a socket has something or `timeout` seconds are over; what is ready is to be given to `read`.
+
+        May run in a thread that does not hold the seat, beside another that does.
+        """
+        ready = self._selector.select(0.0 if self._check or timeout < 0 else timeout)
+        return [key.data for key, _ in ready]
+
+    def read(self, ready: Sequence[Any], now: float) -> list[Message]:
+        """Take what the ready sockets, and those known to have more, hold: a bounded number of messages from each."""
+        messages: list[Message] = []
+        check, self._check = self._check, {}
+        for source in (*ready, *(source for source in check if source not in ready)):
+            kind, link = source
+            if kind is _WAKE:
+                self._drain_wake()
+            elif kind is _DEALER:
+                if link.key in self._dialed and self._read_dealer(link, messages):
+                    self._check[source] = None
+            elif kind is _MONITOR:
+                if link.key in self._dialed:
+                    self._read_monitor(link, messages)
+            elif kind is _BROKEN:
+                if link.key in self._dialed:
+                    self._fail(link, "disconnected", messages)
+            elif kind is _ROUTER:
+                if self._read_router(messages):
+                    self._check[source] = None
+            elif kind is _ROUTER_MONITOR:
+                self._read_router_monitor(now)
+            else:
+                self._read_probe(link)
+        if self._sweeps and self._sweeps[0] <= now:
+            self._sweep(now)
+        return messages
+
+    @property
+    def pending(self) -> bool:
+        """Whether a socket is known to have more, or a change waits to be taken."""
+        return bool(self._check or self._changes)
+
+    def next_timeout(self) -> float:
+        """When `read` has something to do although no socket is ready."""
+        return self._sweeps[0] if self._sweeps else float("inf")
+
+    def take_changes(self) -> list[tuple[str, int, str]]:
+        """Connections that opened and closed, in order."""
+        if not self._changes:
+            return []
+        taken, self._changes = self._changes, []
+        return taken
+
+    def _drain_wake(self) -> None:
+        with contextlib.suppress(OSError):
+            while self._wake_in.recv(4096):
+                pass
+
+    def _read_dealer(self, link: _Dialed, messages: list[Message]) -> bool:
+        sock, key = link.socket, link.key
+        for _ in range(MESSAGES_PER_READ):
+            if not sock.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                return False
+            batch = sock.recv(zmq.NOBLOCK)
+            messages.append((key, batch, self._read_parts(sock)))
+        return True
+
+    def _read_router(self, messages: list[Message]) -> bool:
+        sock = self._router
+        assert sock is not None
+        for _ in range(MESSAGES_PER_READ):
+            if not sock.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                return False
+            route = sock.recv(zmq.NOBLOCK)
+            batch = sock.recv(zmq.NOBLOCK) if sock.getsockopt(zmq.RCVMORE) else b""
+            parts = self._read_parts(sock)
+            key = self._routes.get(route)
+            if key is None:
+                if len(self._routes) >= MAX_ROUTES:
+                    continue
+                self._next_route -= 1
+                key = self._routes[route] = self._next_route
+                self._keys[key] = route
+            messages.append((key, batch, parts))
+        return True
+
+    def _read_parts(self, sock: Socket) -> list[Any]:
+        """The rest of a message, not copied; a message of more parts or bytes than the protocol allows is cut short (a fault later)."""
+        parts: list[Any] = []
+        size = 0
+        while sock.getsockopt(zmq.RCVMORE):
+            frame = sock.recv(zmq.NOBLOCK, copy=False)
+            size += len(frame)
+            if len(parts) <= LIMITS.parts_per_batch and size <= 2 * LIMITS.message:
+                parts.append(frame.buffer)
+        return parts
+
+    def _read_monitor(self, link: _Dialed, messages: list[Message]) -> None:
+        monitor = link.monitor
+        while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            event = recv_monitor_message(monitor, zmq.NOBLOCK)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                link.opened = True
+                self._changes.append(("opened", link.key, ""))
+            elif link.opened:
+                self._fail(link, "disconnected", messages)
+                return
+            elif event == zmq.EVENT_CLOSED:
+                self._probe(link)
+                return
+            else:
+                self._fail(link, "silent", messages)
+                return
+
+    def _fail(self, link: _Dialed, reason: str, messages: list[Message]) -> None:
+        """Drop a dialled link; messages that came before the end are still read first."""
+        while self._read_dealer(link, messages):
+            pass
+        del self._dialed[link.key]
+        self._end(link)
+        self._changes.append(("closed", link.key, reason))
+
+    def _probe(self, link: _Dialed) -> None:
+        """libzmq does not say why a connection failed: ask the kernel, because a refused port means a dead process."""
+        del self._dialed[link.key]
+        self._end(link)
+        host, _, port = link.address.rpartition(":")
+        host = host.strip("[]")
+        probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        probe.setblocking(False)
+        try:
+            outcome = probe.connect_ex((host, int(port)))
+        except (OSError, ValueError, OverflowError):
+            outcome = errno.EINVAL
+        if outcome in (errno.EINPROGRESS, errno.EWOULDBLOCK):
+            self._probes[link.key] = probe
+            self._selector.register(probe, selectors.EVENT_WRITE, (_PROBE, link))
+        else:
+            probe.close()
+            self._changes.append(("closed", link.key, _verdict(outcome)))
+
+    def _read_probe(self, link: _Dialed) -> None:
+        probe = self._probes.pop(link.key, None)
+        if probe is not None:
+            outcome = probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            self._selector.unregister(probe)
+            probe.close()
+            self._changes.append(("closed", link.key, _verdict(outcome)))
+
+    def _read_router_monitor(self, now: float) -> None:
+        monitor = self._router_monitor
+        assert monitor is not None
+        dropped = False
+        while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            recv_monitor_message(monitor, zmq.NOBLOCK)
+            dropped = True
+        if dropped:
+            self._sweeps = [now + delay for delay in _SWEEPS]
+
+    def _sweep(self, now: float) -> None:
+        """A connection to the ROUTER dropped, but not which: an empty message to each route finds those that are gone."""
+        self._sweeps = [at for at in self._sweeps if at > now]
+        for key in list(self._keys):
+            self.send(key, b"", ())
+
+    # ---------------------------------------------------------------- sending
+
+    def send(self, key: int, batch: bytes, parts: Sequence[Buffer]) -> None:
+        """Send one message on a link; one that is gone is reported as closed."""
+        link = self._dialed.get(key)
+        more = zmq.NOBLOCK | zmq.SNDMORE
+        try:
+            if link is not None:
+                sock = link.socket
+            else:
+                route = self._keys.get(key)
+                if route is None or self._router is None:
+                    return
+                sock = self._router
+                sock.send(route, more)
+            if not parts:
+                sock.send(batch, zmq.NOBLOCK)
+            else:
+                sock.send(batch, more)
+                last = len(parts) - 1
+                for index, part in enumerate(parts):
+                    sock.send(part, more if index < last else zmq.NOBLOCK, copy=len(part) < ZERO_COPY_FROM)
+        except zmq.ZMQError:
+            if link is not None:
+                self._check[(_BROKEN, link)] = None
+            else:
+                self.close_link(key)
+                self._changes.append(("closed", key, "disconnected"))
+            return
+        if sock.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self._check[(_DEALER, link) if link is not None else (_ROUTER, None)] = None
+
+
+def _verdict(outcome: int) -> str:
+    return "refused" if outcome == errno.ECONNREFUSED else "silent"
