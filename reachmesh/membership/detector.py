@@ -55,12 +55,14 @@ class Detector:
         self._duties: dict[bytes, dict[bytes, tuple[int, float]]] = {}
         self._accusations: list[tuple[bytes, bool]] = []
         self._number = rng.getrandbits(31)
+        self._next = INF
         self.isolated_since: float | None = None
 
     def watch(self, boots: Iterable[bytes], now: float) -> None:
         """Observe exactly these; newly observed ones start with a clean record."""
         old = self._watches
         self._watches = {boot: old.get(boot) or Watch(now) for boot in boots}
+        self._next = min(self._next, now + self._config.probe_after * self._config.heartbeat_period)
 
     def watches(self, boot: bytes) -> bool:
         """Whether this member is observed."""
@@ -71,8 +73,8 @@ class Detector:
         watch = self._watches.get(boot)
         if watch is not None:
             watch.proof = now
-            watch.probed = 0.0
-            watch.refused = watch.accused = False
+            if watch.probed or watch.accused:
+                self._start_over(watch)
         if boot in self._dropped:
             del self._dropped[boot]
         if boot in self._duties:
@@ -94,8 +96,7 @@ class Detector:
         watch = self._watches.get(boot)
         if watch is not None and watch.probed and number == watch.number and verdict == ALIVE:  # good for one more period
             watch.proof = max(watch.proof, now - (self._config.probe_after - 1) * self._config.heartbeat_period)
-            watch.probed = 0.0
-            watch.accused = False
+            self._start_over(watch)
         return None
 
     def probe_for(self, requester: bytes, number: int, boot: bytes, now: float) -> None:
@@ -147,9 +148,13 @@ class Detector:
                 watch.accused = True
                 self._accuse(boot, watch.refused and member is not None and member.verified)
         self._expire(now)
+        self._next = self._earliest(patience)
 
-    def next_due(self, patience: int) -> float:
-        """When `tick` has something to do at the latest, if nobody is heard."""
+    def next_due(self) -> float:
+        """When `tick` may have something to do: never late, sometimes early, since life signs only put it off."""
+        return self._next
+
+    def _earliest(self, patience: int) -> float:
         period = self._config.heartbeat_period
         due = INF
         for watch in self._watches.values():
@@ -173,15 +178,15 @@ class Detector:
         """An accused refuted: judge it anew from now."""
         watch = self._watches.get(boot)
         if watch is not None:
-            watch.accused = watch.refused = False
-            watch.probed = 0.0
             watch.proof = max(watch.proof, now - self._config.heartbeat_period)
+            self._start_over(watch)
 
     def shift(self, seconds: float, now: float) -> None:
         """This node itself was away for so long: nobody's silence counts for that time."""
         for watch in self._watches.values():
             watch.proof = min(now, watch.proof + seconds)
-            watch.probed = 0.0
+            if watch.probed and not watch.accused:
+                self._start_over(watch)
         self.isolated_since = None
 
     def take_accusations(self) -> list[tuple[bytes, bool]]:
@@ -200,6 +205,12 @@ class Detector:
         helpers = [other for other in self._links if other != boot and other in self._table]
         for helper in self._rng.sample(helpers, min(self._config.helpers, len(helpers))):
             self._outbox.sends.append((helper, Control.PING_REQ, encode_ping_req(watch.number, boot)))
+
+    def _start_over(self, watch: Watch) -> None:
+        """A life sign ends a probe and an accusation."""
+        watch.probed = 0.0
+        watch.refused = watch.accused = False
+        self._next = min(self._next, watch.proof + self._config.probe_after * self._config.heartbeat_period)
 
     def _held_back(self, silent: int, now: float) -> bool:
         """Whether so many are silent that this node suspects itself, and still keeps its judgement back."""

@@ -58,7 +58,7 @@ class Membership:
         now: monotonic seconds.
         observer: a silent one: it learns everything, is counted by nobody, and sends nothing of its own accord.
         table: a first table, for simulations of very many nodes.
-        everybody: the rings of those in it.
+        everybody: the rings of those in it; this node counts as one that started before.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class Membership:
         self._synced = now
         self._roster.alarms.present(me.name, me.instance_id, me.boot, me.zone, now)
         if everybody is not None:
+            self._own.started(now)
             self._neighbours.preset(everybody, now)
 
     # ---------------------------------------------------------------- reads
@@ -156,7 +157,7 @@ class Membership:
         """Absolute monotonic time at which `tick` is due."""
         due = min(self._beat_due, self._chores_due, self._gossip.due(), self._own.due())
         if not self.observer:
-            judgement = min(self._detector.next_due(self._patience), self._roster.suspicions.next_due(self._table.live_count + 1))
+            judgement = min(self._detector.next_due(), self._roster.suspicions.next_due(self._table.live_count + 1))
             due = min(due, max(judgement, self._roster.held_until()))
         self._due = max(due, self._now)
         return self._due
@@ -199,9 +200,10 @@ class Membership:
         if not fresh or self.observer:
             return
         self._sync.send_claims(boot, [self._own_claim()])
-        if self.record.boot < boot:
+        member = self._table.find(boot)
+        if self.record.boot < boot and (member is None or member.state.gone or not self._neighbours.is_large):
             self._sync.begin(boot)
-        if boot in self._table:
+        if member is not None:
             self._roster.verify(boot, now)
         self._detector.ping(boot, now)
 
@@ -279,7 +281,7 @@ class Membership:
 
     def drain(self, *, now: float) -> None:
         """This node finishes what it has and takes nothing new."""
-        if self.state.value < State.DRAINING.value:
+        if self.state.rank < State.DRAINING.rank:
             self._own.drain()
             self._publish(now, raise_incarnation=True)
             self._flush(now)
@@ -447,7 +449,9 @@ class Membership:
     def _beat(self, now: float) -> None:
         """Report to the observers."""
         period = self.config.heartbeat_period
-        self._beat_due = now + period * self._rng.uniform(1 - self.config.heartbeat_jitter, 1 + self.config.heartbeat_jitter)
+        jitter = self.config.heartbeat_jitter
+        first = self._counter == 0  # a random phase, so that nodes started together do not beat together
+        self._beat_due = now + period * (self._rng.uniform(0.2, 1.0) if first else self._rng.uniform(1 - jitter, 1 + jitter))
         if self.observer:
             return
         self._counter += 1

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from .record import BOOT_BYTES, INCARNATION_LIMIT, RECORD_LIMIT, SERIAL_LIMIT
-from .states import REASON_LIMIT, STATE_BY_VALUE, Load, State
+from .states import REASON_LIMIT, STATE_BY_RANK, Load, State
 
 BODY_LIMIT = 1 << 20
 """Bytes of a GOSSIP or SYNC body; a larger one is dropped unread. Senders cut far below it."""
@@ -77,7 +77,7 @@ def encode_heartbeat(beat: Heartbeat) -> bytes:
         beat.incarnation,
         beat.counter & 0xFFFFFFFF,
         beat.serial,
-        beat.state.value,
+        beat.state.rank,
         _clip(load.backpressure, 0xFF),
         _clip(load.outstanding, 0xFFFF),
         _clip(load.limit, 0xFFFF),
@@ -96,7 +96,7 @@ def decode_heartbeat(body: bytes) -> Heartbeat | None:
     if len(body) != _BEAT.size:
         return None
     inc, counter, serial, state, back, outstanding, limit, queue, failure, p95, lag, qps, wall, digest = _BEAT.unpack(body)
-    if inc > INCARNATION_LIMIT or state not in STATE_BY_VALUE or STATE_BY_VALUE[state] is State.LOST:
+    if inc > INCARNATION_LIMIT or state not in STATE_BY_RANK or STATE_BY_RANK[state] is State.LOST:
         return None
     load = Load(
         outstanding=outstanding,
@@ -108,7 +108,7 @@ def decode_heartbeat(body: bytes) -> Heartbeat | None:
         qps=qps / 100,
         backpressure=back,
     )
-    return Heartbeat(inc, counter, serial, STATE_BY_VALUE[state], load, wall, digest)
+    return Heartbeat(inc, counter, serial, STATE_BY_RANK[state], load, wall, digest)
 
 
 def encode_items(items: list[Item]) -> bytes:
@@ -191,7 +191,7 @@ def is_boot(value: object) -> bool:
 
 def _pack_item(item: Item) -> list[Any]:
     if isinstance(item, Claim):
-        return [item.boot, item.incarnation, item.state.value, item.serial, item.record, item.reason[:REASON_LIMIT]]
+        return [item.boot, item.incarnation, item.state.rank, item.serial, item.record, item.reason[:REASON_LIMIT]]
     return [item.boot, item.incarnation, item.voter, item.dead]
 
 
@@ -204,13 +204,13 @@ def _read_item(fields: Any) -> Item | None:
             is_boot(boot)
             and _is_count(incarnation, INCARNATION_LIMIT)
             and type(state) is int
-            and state in STATE_BY_VALUE
+            and state in STATE_BY_RANK
             and _is_count(serial, SERIAL_LIMIT)
             and (record is None or (type(record) is bytes and len(record) <= RECORD_LIMIT))
             and type(reason) is str
             and len(reason) <= REASON_LIMIT
         ):
-            return Claim(boot, incarnation, STATE_BY_VALUE[state], serial, record, reason)
+            return Claim(boot, incarnation, STATE_BY_RANK[state], serial, record, reason)
     elif len(fields) == 4:
         boot, incarnation, voter, dead = fields
         if is_boot(boot) and _is_count(incarnation, INCARNATION_LIMIT) and is_boot(voter) and type(dead) is bool:

@@ -18,7 +18,7 @@ answer, and no honest node takes a million steps unheard."""
 
 def takes_precedence(new_incarnation: int, new_state: State, old_incarnation: int, old_state: State) -> bool:
     """Whether the new claim replaces the old one; irreflexive, total over distinct claims, transitive."""
-    return (new_incarnation, new_state.value) > (old_incarnation, old_state.value)
+    return (new_incarnation, new_state.rank) > (old_incarnation, old_state.rank)
 
 
 def is_credible(new: int, known: int) -> bool:

@@ -31,7 +31,12 @@ REASON_LIMIT = 200
 
 
 class State(Enum):
-    """State of a member. The value travels; within one incarnation the higher value takes precedence."""
+    """State of a member. The rank travels; within one incarnation the higher rank takes precedence.
+
+    Attributes:
+        rank: the number.
+        gone: whether this is LOST or LEFT.
+    """
 
     STARTING = 0
     HEALTHY = 1
@@ -41,13 +46,15 @@ class State(Enum):
     LOST = 5
     LEFT = 6
 
-    @property
-    def gone(self) -> bool:
-        """Whether this is LOST or LEFT."""
-        return self.value >= 5
+    rank: int
+    gone: bool
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank  # plain attributes: an Enum's own `value` is a slow descriptor, and these are asked for very often
+        self.gone = rank >= 5
 
 
-STATE_BY_VALUE: dict[int, State] = {state.value: state for state in State}
+STATE_BY_RANK: dict[int, State] = {state.rank: state for state in State}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +130,7 @@ class OwnState:
 
     def due(self) -> float:
         """When the next change is due; inf when none is pending."""
-        if self._wanted is self.state or self.state.value >= State.DRAINING.value or self.state is State.STARTING:
+        if self._wanted is self.state or self.state.rank >= State.DRAINING.rank or self.state is State.STARTING:
             return float("inf")
         return self._wanted_since + self._config.state_hold
 

@@ -22,7 +22,7 @@ from .gossip import encode_batches
 from .messages import ITEM_LIMIT, Claim, Item, is_boot, pack, unpack
 from .outbox import Outbox
 from .record import BOOT_BYTES, INCARNATION_LIMIT
-from .states import STATE_BY_VALUE
+from .states import STATE_BY_RANK
 from .table import BUCKETS, Table, bucket_of, entry_hash
 
 ROOT, BUCKET_SUMS, ENTRIES, WANT = 0, 1, 2, 3
@@ -96,9 +96,9 @@ class AntiEntropy:
             return None
         claims = []
         for boot, incarnation, state, serial in _ENTRY.iter_unpack(packed):
-            if state not in STATE_BY_VALUE or incarnation > INCARNATION_LIMIT or not is_boot(boot):
+            if state not in STATE_BY_RANK or incarnation > INCARNATION_LIMIT or not is_boot(boot):
                 return None
-            claims.append(Claim(boot, incarnation, STATE_BY_VALUE[state], serial, None, ""))
+            claims.append(Claim(boot, incarnation, STATE_BY_RANK[state], serial, None, ""))
         if reply:
             self._send_entries(sender, sorted(set(buckets)), False)
         return claims
@@ -106,7 +106,7 @@ class AntiEntropy:
     def _send_entries(self, boot: bytes, buckets: list[int], reply: bool) -> None:
         if not buckets:
             return
-        entries = [_ENTRY.pack(c.boot, c.incarnation, c.state.value, c.serial) for c in self._claims(set(buckets), False)]
+        entries = [_ENTRY.pack(c.boot, c.incarnation, c.state.rank, c.serial) for c in self._claims(set(buckets), False)]
         self._send(boot, ENTRIES, [bytes(buckets), b"".join(entries[:ITEM_LIMIT]), reply])
 
     def _claims(self, buckets: set[int], records: bool = True) -> Iterator[Claim]:

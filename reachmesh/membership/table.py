@@ -73,7 +73,7 @@ class Member:
     @property
     def shown(self) -> State:
         """The state to show and to route by: DEGRADED while a living node is mute."""
-        return State.DEGRADED if self.mute and self.state.value < State.DEGRADED.value else self.state
+        return State.DEGRADED if self.mute and self.state.rank < State.DEGRADED.rank else self.state
 
     def __repr__(self) -> str:
         return f"<Member {self.record.instance_id} {self.state.name} {self.incarnation}{' suspected' if self.suspected else ''}>"
@@ -93,23 +93,28 @@ def bucket_of(boot: bytes) -> int:
 
 def entry_hash(boot: bytes, incarnation: int, state: State, serial: int) -> int:
     """64-bit hash of what the digest covers; the same in every process and language (SPEC: little-endian, BLAKE2b-64)."""
-    data = boot + incarnation.to_bytes(8, "little") + bytes((state.value,)) + serial.to_bytes(4, "little")
+    data = boot + incarnation.to_bytes(8, "little") + bytes((state.rank,)) + serial.to_bytes(4, "little")
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
 
 
 class Table(Mapping[bytes, Member]):
     """Members by boot id, without oneself. Iteration order: base, then order of arrival."""
 
-    def __init__(self, base: Mapping[bytes, Member] | None = None, base_sums: list[int] | None = None) -> None:
-        self._base: Mapping[bytes, Member] = base if base is not None else {}
+    def __init__(self) -> None:
+        self._base: Mapping[bytes, Member] = {}
         self._own: dict[bytes, Member] = {}
         self._hidden: set[bytes] = set()
-        self._sums = list(base_sums) if base_sums is not None else [0] * BUCKETS
+        self._sums = [0] * BUCKETS
         self.root = 0
-        for total in self._sums:
-            self.root ^= total
         self._dead: dict[bytes, float] = {}
-        self.live_count = len(self._base)
+        self.live_count = 0
+
+    def over(self, me: bytes) -> Table:
+        """A table that starts with the entries of this one, all but `me`, and shares them until it changes them."""
+        table = Table()
+        table._base, table._sums, table.root, table.live_count = self._own, list(self._sums), self.root, self.live_count
+        table.remove(me)
+        return table
 
     def __getitem__(self, boot: bytes) -> Member:
         member = self.find(boot)

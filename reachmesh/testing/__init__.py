@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .members import SimulatedMember
+from .mesh import Mesh
 from .network import Faults, Network
 
-__all__ = ["Faults", "Network", "SimulatedMember"]
+__all__ = ["Faults", "Mesh", "Network", "SimulatedMember"]

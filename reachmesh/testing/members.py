@@ -1,4 +1,4 @@
-"""The membership machine as a participant of the network, and a whole mesh of them."""
+"""The membership machine as a participant of the network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SimulatedMember:
     """Drives one `Membership` as a node's engine does.
 
     Attributes:
-        membership: the machine; read it freely, give it inputs through `Mesh`.
+        membership: the machine; read it freely, after an input call `Network.poke`.
         events: everything it reported.
     """
 

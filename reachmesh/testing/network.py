@@ -19,6 +19,8 @@ from hashlib import blake2b
 from random import Random
 from typing import Protocol
 
+from reachmesh.membership import DialOutcome
+
 Frame = tuple[int, bytes]
 """(kind, body)."""
 
@@ -40,7 +42,7 @@ class Node(Protocol):
     def link_down(self, boot: bytes, now: float) -> None:
         """The connection broke."""
 
-    def dialled(self, boot: bytes, outcome: str, now: float) -> None:
+    def dialled(self, boot: bytes, outcome: DialOutcome, now: float) -> None:
         """A dial ended: "up", "refused", "silent", "other" or "mute"."""
 
     def frame(self, boot: bytes, kind: int, body: bytes, now: float) -> None:
@@ -84,7 +86,7 @@ class Faults:
 class _Host:
     """A node's place in the network."""
 
-    __slots__ = ("alive", "backlog", "frozen", "node", "process_alive", "received", "sent", "sent_frames", "turn_at", "wake")
+    __slots__ = ("alive", "backlog", "frozen", "node", "received", "sent", "sent_frames", "turn_at", "wake")
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -388,7 +390,7 @@ class Network:
 
         self._schedule(now + 2 * self._latency(), arrive)
 
-    def _finish_dial(self, source: bytes, target: bytes, outcome: str, at: float) -> None:
+    def _finish_dial(self, source: bytes, target: bytes, outcome: DialOutcome, at: float) -> None:
         node = self.hosts[source].node
         self._schedule(at, lambda now: self._input(source, lambda turn: node.dialled(target, outcome, turn), now))
 
