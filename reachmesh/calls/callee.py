@@ -292,7 +292,7 @@ class Callee:
             body, parts = packed(segments[0])
         elif segments:
             body, parts = bytes(segments[0]), segments[1:]
-        elapsed = NO_DEADLINE if call.started is None else min(int((now - call.started) * 1000), NO_DEADLINE - 1)
+        elapsed = NO_DEADLINE if call.started is None else max(0, min(int((now - call.started) * 1000), NO_DEADLINE - 1))
         frame = encode_frame(
             RESPONSE,
             flags,

@@ -55,15 +55,19 @@ class Processes(Protocol):
 
     def put(self, job: Job) -> bool:
         """Run the job in a worker process; False = closed."""
+        ...
 
     def load(self) -> tuple[int, int]:
         """Running and queued jobs."""
+        ...
 
     def close(self) -> list[Job]:
         """Take no more; gives back what has not been started."""
+        ...
 
     def join(self, deadline: float) -> bool:
         """Wait for the running ones until `deadline` (monotonic), then end all workers."""
+        ...
 
 
 def resolve_domain(handler: Handler, domain: str | None) -> str:

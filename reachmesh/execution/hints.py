@@ -87,7 +87,7 @@ def innermost(fn: Callable[..., Any]) -> Any:
         elif inspect.ismethod(fn):
             fn = fn.__func__
         elif hasattr(fn, "__wrapped__"):
-            fn = fn.__wrapped__
+            fn = getattr(fn, "__wrapped__")  # noqa: B009
         elif not inspect.isroutine(fn) and not isinstance(fn, type) and callable(fn):
             inner = type(fn).__call__
             if not hasattr(inner, "__globals__") and not hasattr(inner, "__wrapped__"):

@@ -1,8 +1,9 @@
 """Inline handlers: run by whoever submits, in place, as long as they keep their word to be quick.
 
 Place in the data path: the cheapest domain (no hand-over at all) and the most dangerous one, for it runs inside the turn
-of the engine. So each run is timed: one over 20 ms, or [3] over 1 ms, and the handler moves to the pool for good, with a
-warning. The run that gave it away has already held the turn up; that is the price of the domain.
+of the engine. So each run is timed: one over 20 ms, or [3] over 1 ms with fewer than [30] quick ones between, and the
+handler moves to the pool for good, with a warning. The run that gave it away has already held the turn up; that is the
+price of the domain.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ FAR_TOO_SLOW_SECONDS = 0.020
 STRIKES = 3
 """Slow runs until the handler is moved. Fewer: a busy machine's hiccups cost the domain; more: the turn suffers longer."""
 
+FORGIVEN_AFTER = 30
+"""Quick runs in a row after which earlier strikes do not count: hiccups of a busy machine are rare, slow handlers are not."""
+
 
 class InlineDomain:
     """Runs jobs in place and remembers which handlers were too slow for it."""
 
     def __init__(self) -> None:
         self._strikes: dict[Handler, int] = {}
+        self._quick: dict[Handler, int] = {}
 
     def allows(self, handler: Handler) -> bool:
         """Whether the handler may (still) run in place."""
@@ -43,13 +48,23 @@ class InlineDomain:
         took = perf_counter() - started
         if took > SLOW_SECONDS:
             self._slow(job.handler, took)
+        elif self._strikes:
+            self._forgive(job.handler)
 
     def forget(self, handler: Handler) -> None:
         """The handler's capability is gone."""
         self._strikes.pop(handler, None)
+        self._quick.pop(handler, None)
+
+    def _forgive(self, handler: Handler) -> None:
+        if self._strikes.get(handler, STRIKES) < STRIKES:
+            self._quick[handler] = self._quick.get(handler, 0) + 1
+            if self._quick[handler] >= FORGIVEN_AFTER:
+                self.forget(handler)
 
     def _slow(self, handler: Handler, took: float) -> None:
         strikes = STRIKES if took > FAR_TOO_SLOW_SECONDS else self._strikes.get(handler, 0) + 1
         self._strikes[handler] = strikes
+        self._quick[handler] = 0
         if strikes >= STRIKES:
             log.warning("%s took %.1f ms inline; from now on it runs in the pool (declare domain='pool')", handler.name, took * 1000)

@@ -30,39 +30,51 @@ class Job(Protocol):
     @property
     def handler(self) -> Handler:
         """What to run."""
+        ...
 
     @property
     def domain(self) -> str:
         """Where: "pool", "thread", "loop", "inline" or "process"."""
+        ...
 
     @property
     def priority(self) -> int:
         """0 (first) to 255 (last)."""
+        ...
 
     @property
     def cancelled(self) -> bool:
         """Whether the answer is no longer wanted; polled between the items of a stream."""
+        ...
 
     def begin(self) -> tuple[list[Any], dict[str, Any]] | None:
         """Claim the request and give its arguments, ready for the handler; None = do not run, all is answered."""
+        ...
 
     def entered(self) -> Any:
         """Called right before user code runs, in its thread or task; what it gives is handed to `left`."""
+        ...
 
     def left(self, token: Any) -> None:
         """Called right after user code has run, in the same thread or task, whatever it raised."""
+        ...
 
     def finish(self, value: Any) -> None:
         """The handler returned `value` (None at the end of a stream)."""
+        ...
 
     def fail(self, exc: BaseException) -> None:
         """The handler raised, could not be run, or its stream was closed early (`Cancelled`)."""
+        ...
 
     def emit(self, item: Any) -> bool:
         """Take one item of a stream. False = taken, but there is no credit for another: wait first."""
+        ...
 
     def wait_room(self) -> bool:
         """Block until there is credit again. False = closed or cancelled: close the generator."""
+        ...
 
     def room(self) -> Awaitable[bool]:
         """The same as `wait_room` for a task."""
+        ...

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from reachmesh.errors import Cancelled
@@ -54,11 +54,9 @@ def run_stream(job: Job) -> None:
             return
         token = job.entered()
         try:
-            whole = _pump(job, _iterator(job, job.handler.fn(*arguments[0], **arguments[1])))
+            _pump(job, job.handler.fn(*arguments[0], **arguments[1]))
         finally:
             job.left(token)
-        if not whole:
-            raise stream_closed()
     except BaseException as error:
         failed(job, error)
     else:
@@ -92,25 +90,17 @@ def not_a_stream(job: Job, value: Any) -> TypeError:
     return TypeError(f"{job.handler.name} is declared as a stream but returned {type(value).__name__}")
 
 
-def _iterator(job: Job, value: Any) -> Iterator[Any]:
-    if not hasattr(value, "__next__"):
-        if inspect.iscoroutine(value):
-            value.close()
-        raise not_a_stream(job, value)
-    iterator: Iterator[Any] = value
-    return iterator
-
-
-def _pump(job: Job, items: Iterator[Any]) -> bool:
-    """Move items until the generator ends (True) or nobody wants more (False); close it in any case."""
+def _pump(job: Job, items: Any) -> None:
+    """Move items until the generator ends; close it in any case. `Cancelled` when nobody wants more."""
+    if not hasattr(items, "__next__"):
+        if inspect.iscoroutine(items):
+            items.close()
+        raise not_a_stream(job, items)
     emit = job.emit
     try:
         for item in items:
             if job.cancelled or not (emit(item) or job.wait_room()) or job.cancelled:
-                break
-        else:
-            return True
-        return False
+                raise stream_closed()
     finally:
         close = getattr(items, "close", None)
         if close is not None:

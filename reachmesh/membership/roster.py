@@ -34,6 +34,9 @@ from .table import Member, Table
 TELL_AGAIN = 0.2
 """Least seconds between telling the same accused the same thing."""
 
+_UNEXPLAINED = {state: "it says so" for state in State} | {State.LOST: "others hold it for lost", State.LEFT: "it stopped"}
+"""Reasons of changes that arrived without one: heartbeats and comparisons of tables carry no text."""
+
 
 class Roster:
     """Inputs: `learn`, `vote`, `accuse`, `verify`, `heard`. Outputs: the table, gossip, events. `dropped` counts nonsense."""
@@ -152,7 +155,8 @@ class Roster:
         """Write down a claim that takes precedence, and let every part know what it means."""
         before = self._table[claim.boot]
         old_state, refuted = before.state, claim.incarnation > before.incarnation
-        member = self._table.restate(claim.boot, claim.incarnation, claim.state, claim.reason or before.reason, now)
+        reason = claim.reason or (before.reason if claim.state is old_state else _UNEXPLAINED[claim.state])
+        member = self._table.restate(claim.boot, claim.incarnation, claim.state, reason, now)
         member.suspected = False
         if self.suspicions.clear(claim.boot) and refuted and not claim.state.gone:
             self._detector.forgive(claim.boot, now)

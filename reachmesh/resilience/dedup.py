@@ -69,7 +69,7 @@ class DedupTable:
 
     def begin(self, key: Hashable, ticket: Hashable, now: float) -> tuple[Seen, Any]:
         """A request with `key` arrived; answers what was found, and the answer where it is FINISHED."""
-        self._expire(now)
+        self.expire(now)
         waiting = self._running.get(key)
         if waiting is not None:
             waiting[ticket] = None
@@ -87,6 +87,7 @@ class DedupTable:
         tickets = self._running.pop(key, None)
         if tickets is None:
             return []
+        self.expire(now)
         if size > self._config.size - self._bytes:
             answer, size = _GONE, 0
         self._bytes += size
@@ -108,7 +109,8 @@ class DedupTable:
         tickets.pop(ticket, None)
         return not tickets
 
-    def _expire(self, now: float) -> None:
+    def expire(self, now: float) -> None:
+        """Forget the answers whose time is over; `begin` and `finish` do it too."""
         while self._finished:
             key, (until, size, _) = next(iter(self._finished.items()))
             if until > now:

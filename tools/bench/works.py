@@ -243,7 +243,7 @@ def _bandwidth(send: Callable[[], int], size: int, seconds: float) -> float:
 
 def beside_bulk(bench: Bench, seconds: float) -> float:
     """P99 of small calls while streams of 64 KiB items come from the same server, divided by their P99 in silence."""
-    alone, beside = (_aside if offers(bench.client, "acall") else _blocking_aside)(bench, seconds)
+    alone, beside = (_aside if offers(bench.client, "astream") else _blocking_aside)(bench, seconds)
     return percentile(beside, 0.99) / percentile(alone, 0.99)
 
 

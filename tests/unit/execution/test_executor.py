@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 import time
@@ -227,6 +228,14 @@ def test_a_slow_inline_handler_moves_to_the_pool(executor: Executor, caplog: pyt
     assert inline[-2:] == [False, False]
     assert 1 <= inline.count(True) <= runs
     assert caplog.text.count("domain='pool'") == 1
+
+
+def test_rare_hiccups_do_not_move_an_inline_handler(executor: Executor) -> None:
+    """Slow runs with thirty quick ones between them are forgiven."""
+    naps = itertools.cycle([0.0015] + [0.0] * 40)
+    handler = handler_of(lambda: time.sleep(next(naps)))
+    jobs = [run(executor, handler, domain="inline") for _ in range(41 * 5)]
+    assert all(job.threads[0] is threading.current_thread() for job in jobs)
 
 
 def test_a_plain_function_that_returns_a_coroutine_is_awaited(executor: Executor) -> None:
