@@ -12,7 +12,7 @@ _SLICES = 10
 _SMALLEST = 1e-5
 _GROWTH = 1.05
 _SCALE = 1.0 / log(_GROWTH)
-_TOP = int(log(1000.0 / _SMALLEST) * _SCALE) + 1
+_LARGEST = 1000.0
 
 
 class LatencyWindow:
@@ -32,13 +32,13 @@ class LatencyWindow:
         self._cached_total = 0
 
     def add(self, latency: float, now: float) -> None:
-        """Take one sample in seconds; one that is negative or not a number is dropped."""
+        """Take one sample in seconds; one that is negative or not a number is dropped, one over 1,000 s counts as that."""
         if not latency >= 0.0:
             return
         current = int(now / self._width)
         if current != self._slice:
             self._turn(current)
-        bucket = min(int(log(latency / _SMALLEST) * _SCALE) + 1, _TOP) if latency > _SMALLEST else 0
+        bucket = int(log(min(latency, _LARGEST) / _SMALLEST) * _SCALE) + 1 if latency > _SMALLEST else 0
         counts = self._counts[current % _SLICES]
         counts[bucket] = counts.get(bucket, 0) + 1
         self._totals[current % _SLICES] += 1
@@ -85,7 +85,7 @@ class LatencyWindow:
             rank -= merged[bucket]
             if rank <= 0:
                 return _SMALLEST * _GROWTH ** (bucket - 0.5) if bucket else _SMALLEST
-        return _SMALLEST * _GROWTH**_TOP
+        return _LARGEST
 
     def _turn(self, current: int) -> None:
         """Forget the slices that time has passed over."""
