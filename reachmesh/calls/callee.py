@@ -16,7 +16,6 @@ from typing import Any
 from reachmesh.calls.caller import CREDIT
 from reachmesh.calls.flags import (
     MSGPACK,
-    REQUEST,
     REQUEST_MORE,
     REQUEST_ONEWAY,
     REQUEST_SENDS_STREAM,
@@ -45,7 +44,7 @@ from reachmesh.errors import (
     ProtocolError,
     ReachError,
 )
-from reachmesh.wire.frames import Frame, NO_DEADLINE, RequestMeta, decode_request_meta, encode_error, encode_frame
+from reachmesh.wire.frames import NO_DEADLINE, Frame, RequestMeta, decode_request_meta, encode_error, encode_frame
 from reachmesh.wire.limits import Limits
 
 _METAS = 1024

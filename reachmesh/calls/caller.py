@@ -23,7 +23,6 @@ from reachmesh.calls.flags import (
     REQUEST_RETRY,
     REQUEST_SENDS_STREAM,
     REQUEST_WANTS_STREAM,
-    RESPONSE,
     RESPONSE_ERROR,
     RESPONSE_MORE,
     STREAM,
@@ -52,8 +51,8 @@ from reachmesh.errors import (
     VersionMismatch,
 )
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
-from reachmesh.routing import NoPick, Outcome, Provider, Router
-from reachmesh.wire.frames import Frame, NO_DEADLINE, decode_error, encode_frame, encode_request_meta
+from reachmesh.routing import NoPick, Outcome, Router
+from reachmesh.wire.frames import NO_DEADLINE, Frame, decode_error, encode_frame, encode_request_meta
 from reachmesh.wire.limits import Limits
 
 CREDIT = struct.Struct(">II")

@@ -124,7 +124,8 @@ class Outflow:
         return self._pull_chunk()
 
     def _pull_chunk(self) -> Piece | None:
-        assert self._chunks is not None and self._next is not None
+        assert self._chunks is not None
+        assert self._next is not None
         if self.credit_bytes <= 0:
             return None
         chunk, self._next = self._next, next(self._chunks, None)

@@ -12,7 +12,9 @@ _SWEEP_FROM = 512
 class Timed(Protocol):
     """What a timer belongs to; a closed one no longer matters."""
 
-    closed: bool
+    @property
+    def closed(self) -> bool:
+        """Whether it is over."""
 
 
 class Timers:

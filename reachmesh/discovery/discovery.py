@@ -159,6 +159,8 @@ def make_sources(
 ) -> list[Source]:
     """The sources named, in that order; `seeds` without seeds and `state` without a directory are left out.
 
+    With a directory, peers are remembered in it even where `state` is not named; they are then not tried.
+
     Args:
         names: any of `local`, `mdns`, `seeds`, `state`; empty turns discovery off.
         mesh: name of the mesh.
@@ -184,4 +186,6 @@ def make_sources(
                 sources.append(StateSource(mesh, state_dir))
         else:
             raise ConfigError(f"unknown kind of discovery {name!r}", hint=f"choose among {', '.join(NAMES)}")
+    if state_dir is not None and "state" not in names:
+        sources.append(StateSource(mesh, state_dir, tries=False))
     return sources

@@ -32,12 +32,13 @@ _log = logging.getLogger(__name__)
 
 
 class StateSource:
-    """Remembers (instance id, address) of peers in `<state_dir>/peers-<mesh>.json`."""
+    """Remembers (instance id, address) of peers in `<state_dir>/peers-<mesh>.json`; reports them only if it `tries` them."""
 
     name = "state"
     problem = ""
 
-    def __init__(self, mesh: str, state_dir: str | Path) -> None:
+    def __init__(self, mesh: str, state_dir: str | Path, *, tries: bool = True) -> None:
+        self._tries = tries
         digest = hashlib.sha256(mesh.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         self._path = Path(state_dir).expanduser() / f"peers-{digest}.json"
         self._lock = threading.Lock()
@@ -56,7 +57,7 @@ class StateSource:
     def refresh(self) -> None:
         """Report the peers of last time again: they may come up after this node."""
         found = self._found
-        if found is None:
+        if found is None or not self._tries:
             return
         for address in dict.fromkeys(address for _, address in self._remembered):
             found(Candidate(address, None, self.name))

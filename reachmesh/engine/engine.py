@@ -21,7 +21,8 @@ from reachmesh.engine.links import SELF, LinkTable, Phase
 from reachmesh.engine.providers import providers_of
 from reachmesh.errors import Overloaded, ReachError
 from reachmesh.membership.config import MembershipConfig
-from reachmesh.membership.machine import MemberEvent, Membership
+from reachmesh.membership.machine import DialOutcome, Membership
+from reachmesh.membership.outbox import MemberEvent
 from reachmesh.membership.record import Record
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
 from reachmesh.routing import RouteEvent, Router, RoutingConfig
@@ -35,6 +36,8 @@ _NOTE_EVERY = 0.01
 _LINK_CHECK = 1.0
 """Seconds between two looks for links that are no longer needed."""
 
+
+_DIAL_OUTCOMES: dict[str, DialOutcome] = {"refused": "refused", "other": "other", "mute": "mute"}
 
 _ENDINGS = ("retired", "left", "not needed")
 """Reasons of a link's end that were agreed on, and so say nothing about the peer."""
@@ -284,7 +287,7 @@ class Engine:
                     self.membership.handle_link_down(boot, closed=note.detail in _ENDINGS, now=now)
             elif note.kind == "dial_failed":
                 self.caller.handle_dial_failed(boot, note.detail, now)
-                self.membership.handle_dial(boot, note.detail, now=now)
+                self.membership.handle_dial(boot, _DIAL_OUTCOMES.get(note.detail, "silent"), now=now)
             else:
                 kind = "version_refused" if note.kind == "version_refused" else "link_refused"
                 self._notes.append(Note(kind, self._record(boot), note.detail, now, boot))
@@ -300,6 +303,8 @@ class Engine:
             if key is not None:
                 self.links.send(key, encode_control(kind, body))
         for boot in self.membership.take_dials():
+            if (record := self._record(boot)) is not None:
+                self._learn(record)
             if not self.links.want(boot, now):
                 self.membership.handle_dial(boot, "silent", now=now)
         for boot in self.membership.take_closes():
@@ -320,7 +325,7 @@ class Engine:
             self.router.remove(boot, now)
             self.links.close_boot(boot, event.reason or member.state.name.lower(), now)
         else:
-            self.links.learn(boot, [endpoint.removeprefix("tcp://") for endpoint in member.record.endpoints])
+            self._learn(member.record)
             load = member.load
             providers = providers_of(
                 member.record,
@@ -332,6 +337,9 @@ class Engine:
             self.router.put(boot, providers, now)
         self._notes.append(Note(event.kind, member.record, event.reason, event.at, boot, member.state.name))
         return not gone
+
+    def _learn(self, record: Record) -> None:
+        self.links.learn(record.boot, [endpoint.removeprefix("tcp://") for endpoint in record.endpoints])
 
     def _record(self, boot: bytes) -> Record | None:
         member = self.membership.members.get(boot)

@@ -106,7 +106,7 @@ class CallFuture(concurrent.futures.Future[Any]):
         for loop, waiter in loops:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
                 loop.call_soon_threadsafe(_wake, waiter)
-        if self._done_callbacks:
+        if self._done_callbacks:  # type: ignore[attr-defined]
             self._callbacks.put(super()._invoke_callbacks)  # type: ignore[misc]
 
     # ---------------------------------------------------------------- for the user

@@ -380,13 +380,14 @@ class ReachNode:
         assert discovery is not None
         while not self._stopped.wait(min(period, 5.0)):
             discovery.refresh()
-            self._remember(discovery)
+            self._remember()
 
-    def _remember(self, discovery: Discovery) -> None:
-        if self._settings.state_dir is not None and self.is_running:
+    def _remember(self) -> None:
+        """Write down who is here, for the next start."""
+        if self._discovery is not None and self._settings.state_dir is not None and self.is_running:
             peers = [(p.instance_id, each.removeprefix("tcp://")) for p in self.peers() for each in p.endpoints[:1]]
             if peers:
-                discovery.remember(peers)
+                self._discovery.remember(peers)
 
     def stop(self, drain: float | None = None) -> None:
         """Leave the mesh: refuse new calls, let accepted ones finish, say goodbye, end every thread. Safe to call twice.
@@ -427,6 +428,7 @@ class ReachNode:
         driver, executor, engine = self._driver, self._executor, self._driver.engine
         assert executor is not None
         try:
+            self._remember()
             driver.post(engine.drain)
             deadline = time.monotonic() + seconds
             while driver.ask(lambda now: engine.callee.open) and not self._kill.is_set() and time.monotonic() < deadline:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reachmesh.calls.flags import REQUEST_ONEWAY, REQUEST_SENDS_STREAM, REQUEST_WANTS_STREAM
@@ -77,9 +78,9 @@ class Options:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name} must be a string, not {value!r}")
-        for name, value in (("tags", self.tags), ("metadata", self.metadata)):
-            if value is not None and not isinstance(value, Mapping):
-                raise ConfigError(f"{name} must be a mapping, not {value!r}")
+        for name, mapping in (("tags", self.tags), ("metadata", self.metadata)):
+            if mapping is not None and not isinstance(mapping, Mapping):
+                raise ConfigError(f"{name} must be a mapping, not {mapping!r}")
         check_version(self.version)
         check_strategy(self.strategy)
 
@@ -196,13 +197,17 @@ class Reach:
         """
         handle = StreamHandle(self._node._require())
         call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM)
-        return self._open(Stream(handle, self._options.idle_timeout), handle, call, source)
+        stream = Stream(handle, self._options.idle_timeout)
+        self._open(handle, call, source)
+        return stream
 
     def channel(self, *args: Any, **kwargs: Any) -> Channel:
         """Start a call whose handler takes a stream and yields one: `send` and `end`, iterate the answers."""
         handle = StreamHandle(self._node._require())
         call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM)
-        return self._open(Channel(handle, self._options.idle_timeout), handle, call, source)
+        channel = Channel(handle, self._options.idle_timeout)
+        self._open(handle, call, source)
+        return channel
 
     def notify(self, *args: Any, **kwargs: Any) -> None:
         """Have a provider run the handler, and neither wait nor learn how it went. Failures to send are logged.
@@ -231,16 +236,15 @@ class Reach:
 
     # ---------------------------------------------------------------- making a call
 
-    def _open(self, stream: Any, handle: StreamHandle, call: OutgoingCall, source: Any) -> Any:
+    def _open(self, handle: StreamHandle, call: OutgoingCall, source: Any) -> None:
         driver = self._node._require()
         handle.call = call
         if call.flags & REQUEST_SENDS_STREAM:
-            handle.feeder = Feeder(driver, call, lambda error: (handle.input.end(error), handle.cancel("its input failed")))  # type: ignore[func-returns-value]
+            handle.feeder = Feeder(driver, call, handle.break_off)
         driver.post(driver.engine.caller.start, call)
         if source is not None:
             assert handle.feeder is not None
             handle.feeder.feed(source)
-        return stream
 
     def _make(self, handle: Any, args: tuple[Any, ...], kwargs: dict[str, Any], flags: int) -> tuple[OutgoingCall, Any]:
         """The call as the engine takes it, and the iterable to stream into it, if one was given."""
@@ -388,7 +392,7 @@ class Answers:
         loop = asyncio.get_running_loop()
         while True:
             event = asyncio.Event()
-            self._on_arrival = lambda: _call_soon(loop, event.set)
+            self._on_arrival = partial(_call_soon, loop, event.set)
             try:
                 arrived = self._arrived.get_nowait()
             except queue.Empty:

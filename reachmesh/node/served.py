@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +116,7 @@ class ServedCall:
             inline = kwargs.get(name)
             if given is None and inline is None:
                 raise BadRequest(f"{handler.name}: missing argument {name!r}", hint="pass an iterable, or use channel()")
-            source = given if given is not None else Input.of(inline, handler.item)
+            source = given if given is not None else _inline(handler, inline)
             self._input = source
             kwargs[name] = source.aiter() if handler.input_async else source.iter()
         if handler.context_param is not None:
@@ -257,6 +257,13 @@ class ServedCall:
         """The caller's stream is complete."""
         if self._input is not None:
             self._input.end(None)
+
+
+def _inline(handler: Handler, items: Any) -> Input:
+    """The caller's stream when it came as a list among the arguments."""
+    if not isinstance(items, Iterable) or isinstance(items, str | bytes | Mapping):
+        raise BadRequest(f"{handler.name}: argument {handler.input_param!r} expects a stream or a list, got {type(items).__name__}")
+    return Input.of(items, handler.item)
 
 
 def _message(exc: BaseException) -> str:

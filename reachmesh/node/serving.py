@@ -25,7 +25,7 @@ def serve_here(node: ReachNode) -> None:
             node._kill.set()
         wake.set()
 
-    previous: dict[int, Any] = {}
+    previous: dict[signal.Signals, Any] = {}
     main = threading.current_thread() is threading.main_thread()
     try:
         if main:
@@ -42,8 +42,8 @@ def serve_here(node: ReachNode) -> None:
         if stopper is not None:
             stopper.join(2.0)
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        for each, handler in previous.items():
+            signal.signal(each, handler if handler is not None else signal.SIG_DFL)
 
 
 async def serve_on_loop(node: ReachNode) -> None:
@@ -59,7 +59,7 @@ async def serve_on_loop(node: ReachNode) -> None:
             node._kill.set()
         wake.set()
 
-    installed: list[int] = []
+    installed: list[signal.Signals] = []
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             try:
@@ -69,14 +69,14 @@ async def serve_on_loop(node: ReachNode) -> None:
                 break
     try:
         async with node:
-            stopped = loop.run_in_executor(None, node._stopped.wait)
-            waking = loop.create_task(wake.wait())
+            stopped = asyncio.ensure_future(asyncio.to_thread(node._stopped.wait))
+            waking = asyncio.ensure_future(wake.wait())
             try:
-                await asyncio.wait({stopped, waking}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([stopped, waking], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 waking.cancel()
                 await node.stop_async()
                 await stopped
     finally:
-        for number in installed:
-            loop.remove_signal_handler(number)
+        for each in installed:
+            loop.remove_signal_handler(each)

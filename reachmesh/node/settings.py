@@ -106,7 +106,7 @@ def _name(what: str, value: Any, limit: int) -> str:
 def _list(what: str, given: Sequence[str] | str | None, env: str | None) -> tuple[str, ...] | None:
     """A sequence of strings, given as such or comma-separated; None when neither the argument nor the environment says anything."""
     if given is None:
-        given = env if env else None
+        given = env or None
     if given is None:
         return None
     values = [each.strip() for each in given.split(",") if each.strip()] if isinstance(given, str) else list(given)

@@ -52,6 +52,11 @@ class StreamHandle:
         if self.feeder is not None:
             self.feeder.close()
 
+    def break_off(self, error: BaseException) -> None:
+        """What the caller streams in has failed: the reader gets that, the handler is cancelled."""
+        self.input.end(error)
+        self.cancel("its input failed")
+
     def cancel(self, reason: str) -> None:
         """End the call from this side."""
         self.input.end(Cancelled(reason, executed="maybe"))

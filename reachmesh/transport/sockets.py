@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
+from zmq.utils.monitor import parse_monitor_message
 
 from reachmesh.errors import ConfigError
 from reachmesh.wire.limits import LIMITS
@@ -60,7 +60,15 @@ _WATCHED: Final = (
 _SWEEPS: Final = (0.0, 0.02, 0.1)
 """Seconds after a drop seen by the ROUTER at which its routes are looked through; the route itself goes a little later."""
 
-_WAKE, _ROUTER, _ROUTER_MONITOR, _DEALER, _MONITOR, _PROBE, _BROKEN = "wake", "router", "router monitor", "dealer", "monitor", "probe", "broken"
+_WAKE, _ROUTER, _ROUTER_MONITOR, _DEALER, _MONITOR, _PROBE, _BROKEN = (
+    "wake",
+    "router",
+    "router monitor",
+    "dealer",
+    "monitor",
+    "probe",
+    "broken",
+)
 """What a descriptor in the selector is."""
 
 Message = tuple[int, bytes, list[Any]]
@@ -120,6 +128,7 @@ class Transport:
         router.set(zmq.ROUTER_MANDATORY, 1)
         router.set(zmq.BACKLOG, BACKLOG)
         router.set(zmq.MAXMSGSIZE, LIMITS.message + LIMITS.chunk)
+        host = ""
         try:
             for host in hosts:
                 router.bind(f"tcp://{host}:{port or '*'}")
@@ -322,7 +331,7 @@ class Transport:
     def _read_monitor(self, link: _Dialed, messages: list[Message]) -> None:
         monitor = link.monitor
         while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            event = recv_monitor_message(monitor, zmq.NOBLOCK)["event"]
+            event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 link.opened = True
                 self._changes.append(("opened", link.key, ""))
@@ -345,7 +354,7 @@ class Transport:
         self._changes.append(("closed", link.key, reason))
 
     def _probe(self, link: _Dialed) -> None:
-        """libzmq does not say why a connection failed: ask the kernel, because a refused port means a dead process."""
+        """Libzmq does not say why a connection failed: ask the kernel, because a refused port means a dead process."""
         del self._dialed[link.key]
         self._end(link)
         host, _, port = link.address.rpartition(":")
@@ -376,7 +385,7 @@ class Transport:
         assert monitor is not None
         dropped = False
         while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            recv_monitor_message(monitor, zmq.NOBLOCK)
+            monitor.recv_multipart(zmq.NOBLOCK)
             dropped = True
         if dropped:
             self._sweeps = [now + delay for delay in _SWEEPS]

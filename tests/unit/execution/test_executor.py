@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import threading
 import time
@@ -14,6 +13,7 @@ import pytest
 
 from reachmesh.errors import BadRequest, Cancelled, ConfigError, NodeStopped
 from reachmesh.execution.executor import Executor, resolve_domain
+from reachmesh.execution.inline import InlineDomain
 from tests.support import eventually
 from tests.unit.execution.fake_jobs import LIMIT, Context, FakeJob, handler_of
 
@@ -230,12 +230,15 @@ def test_a_slow_inline_handler_moves_to_the_pool(executor: Executor, caplog: pyt
     assert caplog.text.count("domain='pool'") == 1
 
 
-def test_rare_hiccups_do_not_move_an_inline_handler(executor: Executor) -> None:
-    """Slow runs with thirty quick ones between them are forgiven."""
-    naps = itertools.cycle([0.0015] + [0.0] * 40)
-    handler = handler_of(lambda: time.sleep(next(naps)))
-    jobs = [run(executor, handler, domain="inline") for _ in range(41 * 5)]
-    assert all(job.threads[0] is threading.current_thread() for job in jobs)
+@pytest.mark.parametrize(("quick_between", "stays"), [(30, True), (29, False)])
+def test_rare_hiccups_do_not_move_an_inline_handler(monkeypatch: pytest.MonkeyPatch, quick_between: int, stays: bool) -> None:
+    """Slow runs with thirty quick ones between them are forgiven; with fewer the third one is the last."""
+    now = [0.0]
+    monkeypatch.setattr("reachmesh.execution.inline.perf_counter", lambda: now[0])
+    domain, handler = InlineDomain(), handler_of(lambda seconds: now.__setitem__(0, now[0] + seconds))
+    for seconds in ([0.002] + [0.0001] * quick_between) * 3:
+        domain.run(FakeJob(handler, seconds), lambda job, coroutine: None)
+    assert domain.allows(handler) is stays
 
 
 def test_a_plain_function_that_returns_a_coroutine_is_awaited(executor: Executor) -> None:

@@ -1,0 +1,1 @@
+"""The network: sockets and interfaces. The only room that uses ZeroMQ."""
