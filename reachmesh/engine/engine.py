@@ -229,11 +229,11 @@ class Engine:
             self._retire_links(now)
         self.settle(now)
 
-    def note_turn(self, now: float) -> None:
-        """A turn begins; one that comes late means that this process was paused."""
+    def note_turn(self, now: float, wall: float) -> None:
+        """A turn begins; one that comes late means that this process was paused. `wall`: the wall clock, for skew warnings only."""
         if now >= self._next_note:
             self._next_note = now + _NOTE_EVERY
-            self.membership.note_turn(now=now)
+            self.membership.note_turn(now=now, wall=wall)
 
     def note_drained(self, now: float) -> None:
         """The sockets are empty: what peers said meanwhile has been heard."""

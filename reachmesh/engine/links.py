@@ -51,6 +51,10 @@ RETIRE_AFTER = 2.0
 BULK_PER_TURN = 1 << 20
 """Bytes of chunks and items one link may send in one turn, so that a turn stays short."""
 
+_OUTCOMES = ("other", "mute", "refused", "silent")
+"""How a dial can fail, the most telling first: another boot answered; ZMTP answered and the process did not (it is too busy to speak);
+nobody listens; nothing at all."""
+
 ADDRESSES_PER_BOOT = 16
 HINTED_BOOTS = 16_384
 
@@ -231,7 +235,7 @@ class LinkTable:
             attempt.next_at = now + STAGGER
         if attempt.open == 0 and not attempt.addresses:
             del self._attempts[boot]
-            outcome = next((each for each in ("other", "refused") if each in attempt.outcomes), "silent")
+            outcome = next((each for each in _OUTCOMES if each in attempt.outcomes), "silent")
             self._notes.append(LinkNote("dial_failed", 0, boot, outcome))
 
     def _dial(self, address: str, expected: bytes | None, now: float) -> None:
@@ -266,8 +270,7 @@ class LinkTable:
         """A connection is gone. For one that never opened `reason` is "refused" or "silent"."""
         link = self._links.get(key)
         if link is not None:
-            outcome = reason if reason in ("refused", "silent") else "silent"
-            self._drop(link, reason, outcome if link.phase in (Phase.CONNECTING, Phase.GREETING) else "", now)
+            self._drop(link, reason, reason if reason in _OUTCOMES else "silent", now)
 
     def _drop(self, link: Link, reason: str, outcome: str, now: float) -> None:
         """Take a link out and tell whoever depends on it. `outcome`: how its dial ended, when it never came up."""
@@ -439,7 +442,7 @@ class LinkTable:
         link = self._links.get(key)
         if link is not None and key != SELF:
             self._closes.append(key)
-            self._drop(link, reason, "silent", now)
+            self._drop(link, reason, reason if reason in _OUTCOMES else "silent", now)
 
     def close_boot(self, boot: bytes, reason: str, now: float) -> None:
         """End every link to a boot."""
@@ -559,7 +562,7 @@ class LinkTable:
     def tick(self, now: float) -> None:
         """Give up on silent addresses and greetings, and dial what is due."""
         for link in [link for link in self._pending.values() if link.deadline <= now]:
-            self.close(link.key, "silent", now)
+            self.close(link.key, "mute" if link.phase is Phase.GREETING else "silent", now)
         for boot in list(self._attempts):
             self._continue(boot, now)
 

@@ -165,6 +165,10 @@ class Executor:
             for job, coroutine in before.retire():
                 self._put_on_loop(job, coroutine)
 
+    def runs_on(self, loop: asyncio.AbstractEventLoop | None) -> bool:
+        """Whether async handlers run on this loop."""
+        return loop is not None and self._user_loop is not None and self._user_loop.loop is loop
+
     def release(self, handler: Handler) -> None:
         """The handler's capability is gone: its own thread ends after its job, and what was measured is forgotten."""
         with self._lock:

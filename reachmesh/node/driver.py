@@ -184,7 +184,7 @@ class Driver:
         for _ in range(ROUNDS):
             now = time.monotonic()
             try:
-                engine.note_turn(now)
+                engine.note_turn(now, time.time())
                 for key, batch, parts in transport.read(ready, now):
                     engine.handle_message(key, batch, parts, now)
                 for what, key, reason in transport.take_changes():

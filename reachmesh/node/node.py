@@ -363,8 +363,15 @@ class ReachNode:
 
     def _discover(self) -> None:
         """Start looking for others, and the thread that goes on looking."""
-        discovery = self._discovery = Discovery(self._settings.sources())
+        discovery = Discovery(self._settings.sources())
+        with self._life:
+            if self._phase != "running":  # stopped by another thread meanwhile
+                return
+            self._discovery = discovery
         discovery.start(None if self._observer else self._announcement, self._found)
+        if self._stopped.is_set():
+            discovery.stop()
+            return
         self._keeper = threading.Thread(target=self._keep, name=f"reachmesh-{self.name}-keeper", daemon=True)
         self._keeper.start()
 
@@ -400,6 +407,8 @@ class ReachNode:
         if os.getpid() != self._pid:
             return
         seconds = self.config.drain if drain is None else max(0.0, float(drain))
+        if self._executor is not None and self._executor.runs_on(asyncio._get_running_loop()):
+            seconds = 0.0  # waiting here would keep the handlers waited for from running
         current = CURRENT.get()
         if current is not None and current._driver is self._driver_or_none:
             threading.Thread(target=self._stop, args=(seconds,), name=f"reachmesh-{self.name}-stop", daemon=True).start()
