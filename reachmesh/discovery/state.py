@@ -43,6 +43,7 @@ class StateSource:
         self._path = Path(state_dir).expanduser() / f"peers-{digest}.json"
         self._lock = threading.Lock()
         self._remembered: list[tuple[str, str]] = []
+        self._written: list[tuple[str, str]] | None = None
         self._found: Found | None = None
 
     def start(self, announcement: Announcement | None, found: Found) -> None:
@@ -67,7 +68,7 @@ class StateSource:
         self._found = None
 
     def remember(self, peers: Sequence[tuple[str, str]]) -> None:
-        """Write the peers that are present now, and some of the earlier ones after them.
+        """Write the peers that are present now, and some of the earlier ones after them; nothing when they are those of last time.
 
         Args:
             peers: (instance id, `host:port`) each, the most useful first.
@@ -77,9 +78,12 @@ class StateSource:
         """
         with self._lock:
             present = [(instance, address) for instance, address in peers if _is_address(address)][:MAX_PEERS]
+            if sorted(present) == self._written and self._path.exists():
+                return
             instances, addresses = {each[0] for each in present}, {each[1] for each in present}
             older = [each for each in self._load() if each[0] not in instances and each[1] not in addresses]
             self._write((present + older[:KEPT_OLDER])[:MAX_PEERS])
+            self._written = sorted(present)
 
     def _write(self, peers: list[tuple[str, str]]) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

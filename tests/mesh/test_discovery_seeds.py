@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reachmesh.discovery import Candidate
+from reachmesh.discovery import Candidate, Discovery, make_sources
 from reachmesh.discovery.seeds import SeedSource
 from reachmesh.discovery.state import KEPT_OLDER, MAX_PEERS, StateSource
 from tests.support import eventually
@@ -117,6 +117,31 @@ def test_peers_are_remembered_for_the_next_start(tmp_path: Path) -> None:
     assert remembered(tmp_path / "new" / "dir") == ["10.0.0.1:1", "[fd00::1]:2"]
     assert remembered(tmp_path / "new" / "dir", "other") == []
     assert [each.suffix for each in (tmp_path / "new" / "dir").iterdir()] == [".json"]
+
+
+def test_the_file_is_written_when_something_changed(tmp_path: Path) -> None:
+    """Remembering the same peers again, in any order, does not touch the file; it comes back when somebody removed it."""
+    source, peers = StateSource("m", tmp_path), [("a", "10.0.0.1:1"), ("b", "10.0.0.2:1")]
+    source.remember(peers)
+    (path,) = tmp_path.iterdir()
+    before = path.stat().st_ino
+    source.remember(peers[::-1])
+    assert path.stat().st_ino == before
+    path.unlink()
+    source.remember(peers)
+    assert remembered(tmp_path) == ["10.0.0.1:1", "10.0.0.2:1"]
+
+
+def test_with_a_directory_alone_peers_are_kept_and_not_tried(tmp_path: Path) -> None:
+    """Where `state` is not among the ways to find others, what is remembered waits for a start that names it."""
+    found: list[Candidate] = []
+    it = Discovery(make_sources((), mesh="m", interfaces=list, state_dir=tmp_path))
+    it.start(None, found.append)
+    it.remember([("a", "10.0.0.1:1")])
+    it.refresh()
+    it.stop()
+    assert found == []
+    assert remembered(tmp_path) == ["10.0.0.1:1"]
 
 
 def test_a_lonely_run_forgets_nothing_and_old_peers_do_not_pile_up(tmp_path: Path) -> None:

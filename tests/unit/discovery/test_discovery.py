@@ -122,7 +122,7 @@ def test_sources_come_in_the_order_of_their_names(tmp_path: Path) -> None:
 
     assert names(("state", "seeds", "mdns", "local", "seeds")) == ["state", "seeds", "mdns", "local"]
     assert names(("seeds", "state"), seeds=(), state_dir=None) == []
-    assert names(()) == []
+    assert names((), state_dir=None) == []
 
 
 def test_unknown_names_and_malformed_seeds_are_configuration_errors() -> None:
