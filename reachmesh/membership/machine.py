@@ -104,7 +104,7 @@ class Membership:
         self._beat_due = now
         self._chores_due = now + config.heartbeat_period * rng.uniform(0.5, 1.0)
         self._now = now
-        self._due = now
+        self._due = INF
         self._patience = 1
         self._wall_offset: float | None = None
         self._synced = now
@@ -213,10 +213,13 @@ class Membership:
         `closed`: by a goodbye of either side, so it says nothing about the peer. `refused`: a new dial was refused already.
         """
         self._neighbours.watchers.pop(boot, None)
-        if self._links.pop(boot, None) is None:
-            return
+        link = self._links.pop(boot, None)
         member = self._table.find(boot)
-        if closed or self.observer or member is None or member.state.gone or self.state is State.LEFT:
+        if link is None or self.observer or member is None or member.state.gone or self.state is State.LEFT:
+            return
+        if closed:
+            if now - link.since > self.config.heartbeat_period:  # else wait for the next round, and never race the other side
+                self._neighbours.dial_missing(now)
             return
         self._detector.link_dropped(boot, now)
         if refused:
@@ -304,8 +307,8 @@ class Membership:
             self._wall_offset = wall - now
         self._now = now
         late = now - self._due
+        self._due = max(self._due, now)
         if late > max(self.config.pause_after * self.config.heartbeat_period, MIN_PAUSE):
-            self._due = now
             self._paused(late, now)
 
     def note_drained(self, *, now: float) -> None:
@@ -313,8 +316,9 @@ class Membership:
         self._roster.undrained_until = 0.0
 
     def tick(self, *, now: float) -> None:
-        """Do what is due."""
+        """Do what is due; cheap when nothing is."""
         self._now = now
+        self._due = max(self._due, now)
         if self.state is State.LEFT:
             self._beat_due = self._chores_due = INF
             return
@@ -329,9 +333,11 @@ class Membership:
         if now >= self._chores_due:
             self._chores(now)
         if not self.observer and now >= self._roster.undrained_until:
-            self._detector.tick(now, self._patience)
-            self._roster.accuse(now)
-            self._roster.decide(now)
+            if now >= self._detector.next_due():
+                self._detector.tick(now, self._patience)
+                self._roster.accuse(now)
+            if len(self._roster.suspicions):
+                self._roster.decide(now)
         if now >= self._gossip.due():
             self._flush(now)
 

@@ -15,8 +15,8 @@ class MemberEvent:
     """Something happened to a member.
 
     Attributes:
-        kind: peer_joined, peer_left, peer_lost, peer_state, record_changed, tag_conflict, clock_skew, identity_conflict or
-            peer_flapping.
+        kind: peer_joined, peer_left, peer_lost, peer_state, peer_suspected, peer_cleared, record_changed, tag_conflict, clock_skew,
+            identity_conflict or peer_flapping.
         member: whom it is about; None when it is about the node itself.
         reason: one sentence for people.
         at: local monotonic seconds.

@@ -34,7 +34,7 @@ from .table import Member, Table
 TELL_AGAIN = 0.2
 """Least seconds between telling the same accused the same thing."""
 
-_UNEXPLAINED = {state: "it says so" for state in State} | {State.LOST: "others hold it for lost", State.LEFT: "it stopped"}
+_UNEXPLAINED = dict.fromkeys(State, "it says so") | {State.LOST: "others hold it for lost", State.LEFT: "it stopped"}
 """Reasons of changes that arrived without one: heartbeats and comparisons of tables carry no text."""
 
 
@@ -160,6 +160,8 @@ class Roster:
         member.suspected = False
         if self.suspicions.clear(claim.boot) and refuted and not claim.state.gone:
             self._detector.forgive(claim.boot, now)
+            if member.announced:
+                self._outbox.event("peer_cleared", member, "it refuted the suspicion", now)
         if claim.state.gone and not old_state.gone:
             self._end(member, now)
         elif old_state.gone and not claim.state.gone:
@@ -249,8 +251,13 @@ class Roster:
             if source is not None:
                 self._gossip.known_by(vote, source)
             return
-        self._table.edit(vote.boot).suspected = True
+        member = self._table.edit(vote.boot)
         self._pass_on(vote, source)
+        if not member.suspected:
+            member.suspected = True
+            if member.announced:
+                what = "its connection dropped and its port refuses" if vote.dead else "silent, and no answer to probes"
+                self._outbox.event("peer_suspected", member, what, now)
         if vote.dead and not self._observer:
             self.decide(now)
 

@@ -86,12 +86,13 @@ class Faults:
 class _Host:
     """A node's place in the network."""
 
-    __slots__ = ("alive", "backlog", "frozen", "node", "received", "sent", "sent_frames", "turn_at", "wake")
+    __slots__ = ("alive", "backlog", "frozen", "mute", "node", "received", "sent", "sent_frames", "turn_at", "wake")
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.alive = True
         self.frozen = False
+        self.mute = False
         self.backlog: deque[Callable[[float], None]] = deque()
         self.wake = float("inf")
         self.turn_at = float("inf")
@@ -171,9 +172,10 @@ class Network:
         self._collect(boot, self.now)
         self._schedule(self.now + 0.01, lambda _: self.kill(boot) if host.alive else None)
 
-    def freeze(self, boot: bytes, seconds: float | None = None) -> None:
-        """SIGSTOP, and SIGCONT after `seconds`."""
+    def freeze(self, boot: bytes, seconds: float | None = None, *, mute: bool = False) -> None:
+        """SIGSTOP, and SIGCONT after `seconds`. `mute`: its interpreter lock is held, but its sockets take connections."""
         self.hosts[boot].frozen = True
+        self.hosts[boot].mute = mute
         if seconds is not None:
             self._schedule(self.now + seconds, lambda _: self.thaw(boot))
 
@@ -383,7 +385,7 @@ class Network:
             elif not host.alive:
                 self._finish_dial(source, target, "other" if target in self._taken else "refused", at + self._latency())
             elif host.frozen:
-                self._finish_dial(source, target, "silent", at + self.faults.dial_timeout)
+                self._finish_dial(source, target, "mute" if host.mute else "silent", at + self.faults.dial_timeout)
             else:
                 self._link(source, target, at)
                 self._finish_dial(source, target, "up", at)
