@@ -39,6 +39,8 @@ def run(command: list[str]) -> None:
     """Print a command, run it in the checkout, raise `CommandFailed` when it fails."""
     print("+", shlex.join(command), flush=True)
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    if (folder := Path(command[0]).parent) != Path():  # an environment's own programs first: pyright looks packages up through PATH
+        env["PATH"] = f"{folder}{os.pathsep}{env.get('PATH', os.defpath)}"
     code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     if code:
         raise CommandFailed(code if code > 0 else 128 - code)
