@@ -126,6 +126,8 @@ def _legal() -> bytes:
 
 
 _LEGAL = _legal()
+_new, _unpack = tuple.__new__, _PREFIXED.unpack_from
+_FRAMES, _PARTS, _INLINE = LIMITS.frames_per_batch, LIMITS.parts_per_batch, LIMITS.inline
 
 
 def encode_frame(
@@ -188,37 +190,27 @@ def split_batch(batch: bytes, parts: Sequence[Any] = ()) -> tuple[list[Frame], s
     if type(batch) is not bytes:
         batch = bytes(batch)
     frames: list[Frame] = []
-    new, unpack, legal, start, least, inline = tuple.__new__, _PREFIXED.unpack_from, _LEGAL, _START, HEADER_SIZE, LIMITS.inline
-    at, end, taken, given = 0, len(batch), 0, len(parts)
-    room = LIMITS.frames_per_batch
-    if given > LIMITS.parts_per_batch:
-        return frames, f"{given} parts behind one batch, {LIMITS.parts_per_batch} are allowed"
+    at, end, taken, given, room = 0, len(batch), 0, len(parts), _FRAMES
+    if given > _PARTS:
+        return frames, f"{given} parts behind one batch, {_PARTS} are allowed"
     while at < end:
         room -= 1
         if room < 0:
-            return frames, f"more than {LIMITS.frames_per_batch} frames in one batch"
-        if at + 52 > end or batch[at + 7] == 4:
+            return frames, f"more than {_FRAMES} frames in one batch"
+        meta_at = at + 52
+        if meta_at > end or batch[at + 7] == 4:
             # A control frame, or something too short for another one: rare, so it may cost a call.
             at = _take_short(batch, at, frames)
             if at < 0:
                 return frames, _short_fault(batch, end)
             continue
-        size, begin, frame_type, flags, payload_format, priority, depth, call_id, trace_id, span_id, remaining_ms, meta_len, count = unpack(
-            batch, at
+        size, start, frame_type, flags, payload_format, priority, depth, call_id, trace_id, span_id, remaining_ms, meta_len, count = (
+            _unpack(batch, at)
         )
-        body_at = at + 52 + meta_len
-        meta_at = at + 52
         at += 4 + size
-        if at > end or size < least:
-            return frames, f"a frame of {size} bytes does not fit"
-        if begin != start:
-            return frames, _start_fault(begin)
-        if not legal[frame_type << 8 | flags] or payload_format > 2:
-            return frames, f"frame type {frame_type} with flags {flags} and payload format {payload_format} does not exist"
-        if body_at > at:
-            return frames, f"{meta_len} bytes of meta in a frame of {size}"
-        body: bytes | memoryview = batch[body_at:at] if at - body_at < inline else memoryview(batch)[body_at:at]
-        meta = batch[meta_at:body_at] if meta_len else b""
+        body_at = meta_at + meta_len
+        if start != _START or at > end or body_at > at or payload_format > 2 or not _LEGAL[frame_type << 8 | flags]:
+            return frames, _fault(size, start, frame_type, flags, payload_format, meta_len)
         if count:
             taken += count
             if taken > given:
@@ -226,8 +218,10 @@ def split_batch(batch: bytes, parts: Sequence[Any] = ()) -> tuple[list[Frame], s
             own: Sequence[Any] = parts[taken - count : taken]
         else:
             own = ()
+        meta = batch[meta_at:body_at] if meta_len else b""
+        body = batch[body_at:at] if at - body_at < _INLINE else memoryview(batch)[body_at:at]
         frames.append(
-            new(Frame, (frame_type, flags, payload_format, priority, depth, call_id, trace_id, span_id, remaining_ms, meta, body, own))
+            _new(Frame, (frame_type, flags, payload_format, priority, depth, call_id, trace_id, span_id, remaining_ms, meta, body, own))
         )
     if taken != given:
         return frames, f"{given - taken} parts left over"
@@ -252,11 +246,15 @@ def _short_fault(batch: bytes, end: int) -> str:
     return f"truncated or malformed frame in a batch of {end} bytes that begins {batch[:12].hex()}"
 
 
-def _start_fault(begin: bytes) -> str:
-    """What to say about a frame that does not begin as frames of this version do."""
-    if begin[:2] == _MAGIC:
-        return f"frame of protocol version {begin[2]}, this link speaks {VERSION}"
-    return f"no magic: a frame begins {begin.hex()}"
+def _fault(size: int, start: bytes, frame_type: int, flags: int, payload_format: int, meta_len: int) -> str:
+    """What is wrong with a header that is not right."""
+    if start[:2] != _MAGIC:
+        return f"no magic: a frame begins {start.hex()}"
+    if start != _START:
+        return f"frame of protocol version {start[2]}, this link speaks {VERSION}"
+    if payload_format > 2 or not _LEGAL[frame_type << 8 | flags]:
+        return f"frame type {frame_type} with flags {flags} and payload format {payload_format} does not exist"
+    return f"a frame of {size} bytes with {meta_len} of meta does not fit"
 
 
 _EXTRAS_SCALARS = ("v", "s", "d", "r", "c", "k")

@@ -30,6 +30,8 @@ _CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
 _all_scalars = SCALARS.issuperset
 _all_text = frozenset({str}).issuperset
 _COLLISIONS = 64
+_RAW, _JSON, _MSGPACK = int(PayloadFormat.RAW), int(PayloadFormat.JSON), int(PayloadFormat.MSGPACK)
+_MARK_BYTES = bytes((0xD4, Ext.COLLECTION))
 
 
 def dump(value: Any, root: str = "value") -> list[Buffer]:
@@ -94,6 +96,8 @@ def load(segments: Sequence[Any]) -> Any:
         size = len(body)
         if len(segments) == 1 and size <= LIMITS.depth:
             # So short that neither depth nor counts can be passed.
+            if type(body) is bytes and _MARK_BYTES in body:
+                return _Reader(segments).read()
             try:
                 return unpackb(body, strict_map_key=False, ext_hook=_tame, timestamp=3)
             except _WildError:
@@ -107,7 +111,7 @@ def load(segments: Sequence[Any]) -> Any:
 
 def load_arguments(payload_format: int, segments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a call. Raises PayloadError as `load_body`, and when they are not [args, kwargs]."""
-    value = load_body(payload_format, segments)
+    value = load(segments) if payload_format == _MSGPACK else load_body(payload_format, segments)
     if type(value) is list and len(value) == 2:
         args, kwargs = value
         if type(args) is list and type(kwargs) is dict and _all_text(map(type, kwargs)):
@@ -121,11 +125,11 @@ def dump_body(payload_format: int, value: Any, root: str = "value") -> list[Buff
     Raises:
         PayloadError: it cannot travel in this format.
     """
-    if payload_format == PayloadFormat.MSGPACK:
+    if payload_format == _MSGPACK:
         return dump(value, root)
-    if payload_format == PayloadFormat.JSON:
+    if payload_format == _JSON:
         return [dump_json(value, root)]
-    if payload_format == PayloadFormat.RAW and isinstance(value, bytes | bytearray | memoryview):
+    if payload_format == _RAW and isinstance(value, bytes | bytearray | memoryview):
         size = memoryview(value).nbytes
         if size > LIMITS.message:
             raise PayloadTooLarge(f"a message of {size} bytes, {LIMITS.message} are allowed", path=root)
@@ -135,11 +139,11 @@ def dump_body(payload_format: int, value: Any, root: str = "value") -> list[Buff
 
 def load_body(payload_format: int, segments: Sequence[Any]) -> Any:
     """The value in `segments`; RAW gives `bytes`. Raises PayloadError."""
-    if payload_format == PayloadFormat.MSGPACK:
+    if payload_format == _MSGPACK:
         return load(segments)
-    if payload_format not in (PayloadFormat.RAW, PayloadFormat.JSON) or len(segments) != 1:
+    if payload_format not in (_RAW, _JSON) or len(segments) != 1:
         raise PayloadError(f"{len(segments)} segments in payload format {payload_format}")
-    if payload_format == PayloadFormat.JSON:
+    if payload_format == _JSON:
         return load_json(segments[0])
     return segments[0] if type(segments[0]) is bytes else bytes(segments[0])
 
