@@ -102,7 +102,7 @@ def bomb() -> Any:
     return value
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(values)
 def test_values_come_back_in_the_type_they_left_in(value: Any) -> None:
     """Anything made of what may travel is the same after the way there and back."""
@@ -249,7 +249,7 @@ def test_other_arguments_than_a_list_and_a_map_are_refused(value: Any) -> None:
         load_arguments(PayloadFormat.MSGPACK, dump(value))
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(st.lists(st.binary(max_size=80), max_size=3))
 @example([])
 @example([b""])
@@ -290,7 +290,7 @@ def test_a_small_message_cannot_become_a_huge_value() -> None:
     body = b"\xdd" + (3_000_000).to_bytes(4) + b"\x90" * 3_000_000
     with pytest.raises(PayloadTooLarge):
         load([body])
-    deep = b"\xdd" + (20_000).to_bytes(4) + (b"\x91" * 200 + b"\xc0") * 20_000
+    deep = b"\xdd" + (200).to_bytes(4) + (b"\x91" * 200 + b"\xc0") * 200
     with pytest.raises(PayloadError):
         load([deep])
 
