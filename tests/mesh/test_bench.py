@@ -18,10 +18,6 @@ def test_quick_bench_measures_reachmesh_and_the_floor() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout)
     assert result["absent"] == {}
-    missing = {
-        row["work"]: row["variants"]["reachmesh-loop"]["why_not"]
-        for row in result["works"]
-        if not row["variants"]["reachmesh-loop"]["median"]
-    }
-    missing.pop("idle", None)  # an idle node may well take nothing
-    assert missing == {}
+    reasons = {row["work"]: row["variants"].get("reachmesh-loop", {}).get("why_not", "no figure") for row in result["works"]}
+    figures = {row["work"] for row in result["works"] if row["variants"].get("reachmesh-loop", {}).get("rounds")}
+    assert {work: why for work, why in reasons.items() if work not in figures} == {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -96,6 +98,24 @@ class Client:
     async def hold_streams(self, count: int) -> None:
         """Have `count` streams open, the first item of each received."""
         raise NotImplementedError
+
+
+def by_callbacks(begin: Callable[[Callable[[Any], None]], Any], limit: int, seconds: float) -> float:
+    """Calls per second with `limit` on the way, for clients that tell through a callback: `begin` starts a call with it."""
+    room, done = threading.Semaphore(limit), itertools.count()
+
+    def answered(_: Any) -> None:
+        next(done)
+        room.release()
+
+    start = time.perf_counter()
+    while (spent := time.perf_counter() - start) < seconds:
+        room.acquire()
+        begin(answered)
+    rate = next(done) / spent
+    for _ in range(limit):
+        room.acquire()
+    return rate
 
 
 def offers(client: Client, verb: str) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from tools.bench.interface import HOLD, STREAM_REQUEST, Client, Ready, Server, items
+from tools.bench.interface import HOLD, STREAM_REQUEST, Client, Ready, Server, by_callbacks, items
 
 SERVICE = "bench.Bench"
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -128,22 +126,8 @@ class SyncClient(Client):
         return answer
 
     def outstanding(self, limit: int, seconds: float) -> float:
-        room = threading.Semaphore(limit)
-        done = itertools.count()
         body, stubs = bytes(100), itertools.cycle(self.stubs)
-
-        def finished(_: Any) -> None:
-            next(done)
-            room.release()
-
-        start = time.perf_counter()
-        while (spent := time.perf_counter() - start) < seconds:
-            room.acquire()
-            next(stubs).future(body).add_done_callback(finished)
-        rate = next(done) / spent
-        for _ in range(limit):
-            room.acquire()
-        return rate
+        return by_callbacks(lambda answered: next(stubs).future(body).add_done_callback(answered), limit, seconds)
 
     def stream(self, count: int, size: int) -> Iterator[Any]:
         return iter(self.produce(STREAM_REQUEST.pack(count, size)))

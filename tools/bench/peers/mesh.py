@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from reachmesh import ReachNode, capability
-from tools.bench.interface import HOLD, Client, Ready, Server, items
+from tools.bench.interface import HOLD, Client, Ready, Server, by_callbacks, items
 
 OPTIONS: dict[str, Any] = {"interfaces": ["127.0.0.1"], "discovery": ("local",)}
 LONG = 60.0
@@ -81,6 +81,10 @@ class MeshClient(Client):
     async def acall(self, body: bytes) -> bytes:
         answer: bytes = await self.echo.submit(body)
         return answer
+
+    def outstanding(self, limit: int, seconds: float) -> float:
+        body = bytes(100)
+        return by_callbacks(lambda answered: self.echo.submit(body).add_done_callback(answered), limit, seconds)
 
     def stream(self, count: int, size: int) -> Iterator[Any]:
         return iter(self.produce.stream(count, size))

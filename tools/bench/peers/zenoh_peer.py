@@ -12,7 +12,7 @@ from typing import Any
 
 import zenoh
 
-from tools.bench.interface import STREAM_REQUEST, Client, Ready, Server, free_port, items
+from tools.bench.interface import STREAM_REQUEST, Client, Ready, Server, by_callbacks, free_port, items
 
 PLAIN = zenoh.ConsolidationMode.NONE
 
@@ -88,22 +88,8 @@ class ZenohClient(Client):
         return await future
 
     def outstanding(self, limit: int, seconds: float) -> float:
-        room = threading.Semaphore(limit)
-        done = itertools.count()
         body = bytes(100)
-
-        def answered(_: Any) -> None:
-            next(done)
-            room.release()
-
-        start = time.perf_counter()
-        while (spent := time.perf_counter() - start) < seconds:
-            room.acquire()
-            next(self.next_echo).get(answered, payload=body)
-        rate = next(done) / spent
-        for _ in range(limit):
-            room.acquire()
-        return rate
+        return by_callbacks(lambda answered: next(self.next_echo).get(answered, payload=body), limit, seconds)
 
     def stream(self, count: int, size: int) -> Iterator[Any]:
         for reply in self.produce.get(payload=STREAM_REQUEST.pack(count, size)):
