@@ -99,7 +99,6 @@ def lint(arguments: list[str]) -> None:
         ["ruff", "format", "--check", "."],
         ["mypy"],
         ["pyright"],
-        ["pyright", "--verifytypes", "reachmesh", "--ignoreexternal"],
     ]
     failed = 0
     for check in checks:
