@@ -7,10 +7,10 @@ the press's, and the press's to whoever asked, item by item.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import as_completed
-from typing import TypedDict
+from concurrent.futures import Future, as_completed
+from typing import Any, TypedDict
 
-from reachmesh import ReachNode
+from reachmesh import CallFuture, ReachNode
 
 NEEDED = {"search": 2, "summarize": 1, "write": 1, "typeset": 1}
 PATIENCE = 60.0
@@ -42,16 +42,22 @@ def article(topic: str) -> Iterator[Progress]:
         yield Progress(step="search", by=answer.instance_id, text=", ".join(hit["title"] for hit in answer.value))
     hits.sort(key=lambda hit: -hit["score"])
 
-    orders = {node.reach("summarize").submit(text=hit["text"], query=topic): hit for hit in hits[: 2 * DOCUMENTS]}
+    orders: dict[Future[str], tuple[CallFuture, dict[str, Any]]] = {}
+    for hit in hits[: 2 * DOCUMENTS]:
+        order = node.reach("summarize").submit(text=hit["text"], query=topic)
+        orders[order] = order, hit
     notes = []
-    for order in as_completed(orders):
-        title, summary = orders[order]["title"], order.result()
+    for done in as_completed(orders):
+        order, hit = orders[done]
+        title, summary = hit["title"], done.result()
         yield Progress(step="summarize", by=order.instance_id, text=f"{title}: {summary or 'nothing to quote'}")
         if summary:
-            notes.append({"title": title, "summary": summary, "score": orders[order]["score"]})
+            notes.append({"title": title, "summary": summary, "score": hit["score"]})
     notes.sort(key=lambda note: -note["score"])
 
-    words = node.reach("write").stream(topic=topic, notes=[{"title": n["title"], "summary": n["summary"]} for n in notes[:DOCUMENTS]])
+    words = node.reach("write").stream(
+        topic=topic, notes=[{"title": note["title"], "summary": note["summary"]} for note in notes[:DOCUMENTS]]
+    )
     lines = node.reach("typeset").stream(word for word in words)
     for line in lines:
         yield Progress(step="line", by=lines.instance_id, text=line)

@@ -11,7 +11,29 @@ from pathlib import Path
 
 PACKAGES = {"asyncio", "collections", "concurrent", "dbm", "email", "html", "http", "json", "logging", "sqlite3", "urllib", "zoneinfo"}
 LEFT_OUT = {"antigravity.py", "pydoc.py", "this.py", "turtle.py"}
-COMMON = set("a an and are as be by for from has if in into is it its not of on or that the this to use used using was which with".split())
+COMMON = {
+    "a",
+    "an",
+    "and",
+    "are",
+    "as",
+    "be",
+    "by",
+    "for",
+    "from",
+    "if",
+    "in",
+    "is",
+    "it",
+    "not",
+    "of",
+    "on",
+    "or",
+    "that",
+    "the",
+    "this",
+    "to",
+}
 WORD = re.compile(r"[a-z][a-z0-9]+")
 
 

@@ -20,7 +20,7 @@ class Note:
 
 
 async def write(topic: str, notes: list[Note], pause: float = 0.01) -> AsyncIterator[str]:
-    """An article on `topic` from `notes`, as words; "\\n" ends a paragraph."""
+    """An article on `topic` from `notes`, as words; a newline among them ends a paragraph."""
     for word in f"How to {topic}, in the words of the Python standard library.".split():
         yield word
         await asyncio.sleep(pause)
