@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from reachmesh.node.peers import Event, PeerInfo
     from reachmesh.node.reach import Answer, Reach
     from reachmesh.node.stream import Channel, Stream
+    from reachmesh.observe.calls import Stats
 
 __version__ = "0.1.0"
 
@@ -69,6 +70,7 @@ _HOMES = {
     "reachmesh.node.peers": "Event PeerInfo",
     "reachmesh.node.reach": "Answer Reach",
     "reachmesh.node.stream": "Channel Stream",
+    "reachmesh.observe.calls": "Stats",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -104,6 +106,7 @@ __all__ = [
     "RemoteError",
     "SemanticError",
     "State",
+    "Stats",
     "Stream",
     "UsageError",
     "VersionMismatch",

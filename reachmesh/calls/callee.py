@@ -18,6 +18,7 @@ from reachmesh.calls.flags import (
     MSGPACK,
     REQUEST_MORE,
     REQUEST_ONEWAY,
+    REQUEST_RETRY,
     REQUEST_SENDS_STREAM,
     REQUEST_WANTS_STREAM,
     RESPONSE,
@@ -32,7 +33,7 @@ from reachmesh.calls.flags import (
 from reachmesh.calls.flows import Batch, Buffer, Inflow, Outflow, packed
 from reachmesh.calls.incoming import Incoming, IncomingCall
 from reachmesh.calls.outgoing import FLAT_BYTES
-from reachmesh.calls.ports import Delivery, Kind, Links
+from reachmesh.calls.ports import Delivery, Ended, Kind, Links
 from reachmesh.calls.timers import Timers
 from reachmesh.errors import (
     BadRequest,
@@ -59,6 +60,7 @@ class Callee:
     Args:
         boot: this node's boot id; a request that names another is not ours.
         offers: whether a capability is served here right now.
+        ended: shared list that each call that ended is appended to.
     """
 
     def __init__(
@@ -71,12 +73,14 @@ class Callee:
         instance_id: str,
         depth_limit: int,
         offers: Callable[[str], bool],
+        ended: list[Ended],
     ) -> None:
         self._links, self._deliveries, self._limits = links, deliveries, limits
         self._boot, self._instance_id, self._depth_limit, self._offers = boot, instance_id, depth_limit, offers
         self._calls = Incoming()
         self._timers = Timers()
         self._metas: dict[bytes, RequestMeta] = {}
+        self._ended = ended
         self._refusal: ReachError | None = None
         self._stopped: list[IncomingCall] = []
         self.level = 0
@@ -170,7 +174,7 @@ class Callee:
                 if call.body is not None:
                     self._deliveries.append((Kind.OUTPUT_ROOM, call, None))
         elif flags & STREAM_CANCEL:
-            self._stop(call, "cancelled by the caller")
+            self._stop(call, "cancelled by the caller", now)
         elif flags & STREAM_END:
             if call.body is not None:
                 self._deliveries.append((Kind.INPUT_END, call, None))
@@ -186,7 +190,7 @@ class Callee:
         batch, fault = call.inflow.handle_piece(frame.flags, segments)
         if fault:
             self.fail(call, BadRequest(f"the body of {call.capability!r} is malformed: {fault}"), now)
-            self._stop(call, fault)
+            self._stop(call, fault, now)
             return
         if batch is not None:
             if call.body is None:
@@ -197,10 +201,10 @@ class Callee:
                 self._deliveries.append((Kind.INPUT, call, batch))
         self._grant(call)
 
-    def handle_link_down(self, key: int, reason: str) -> None:
+    def handle_link_down(self, key: int, reason: str, now: float) -> None:
         """The caller is gone, and with it whoever wanted its calls."""
         for call in self._calls.of_link(key):
-            self._stop(call, reason)
+            self._stop(call, reason, now)
 
     def tick(self, now: float) -> None:
         """Stop what is over its deadline; one that has not started never will."""
@@ -252,6 +256,7 @@ class Callee:
         """The call ends with an error: at once when `closing`, else after the items that are on their way."""
         if call.closed:
             return
+        call.status = error.code
         segments: list[Buffer] = [encode_error(error)]
         if closing:
             call.outflow = None
@@ -274,13 +279,13 @@ class Callee:
             flags, payload_format, segments, _ = call.final
             self._respond(call, flags, payload_format, segments, now)
         else:
-            self._close(call, "")
+            self._close(call, "", now)
 
     # ---------------------------------------------------------------- frames
 
     def _respond(self, call: IncomingCall, flags: int, payload_format: int, segments: list[Buffer], now: float) -> None:
         if call.flags & REQUEST_ONEWAY:
-            self._close(call, "")
+            self._close(call, "", now)
             return
         size = len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
         body: bytes = b""
@@ -314,7 +319,7 @@ class Callee:
             call.outflow.end()
             self._links.flow(call)
         else:
-            self._close(call, "")
+            self._close(call, "", now)
 
     def _refuse(self, key: int, frame: Frame, error: ReachError) -> None:
         if frame.flags & REQUEST_ONEWAY:
@@ -356,12 +361,13 @@ class Callee:
             )
             self._links.send(call.key, frame)
 
-    def _stop(self, call: IncomingCall, reason: str) -> None:
+    def _stop(self, call: IncomingCall, reason: str, now: float) -> None:
         """Close without an answer: nobody waits for one."""
         if call.closed:
             return
         call.claim()
-        self._close(call, reason)
+        call.status = "cancelled"
+        self._close(call, reason, now)
         self._tell_stopped(call, reason)
 
     def _tell_stopped(self, call: IncomingCall, reason: str) -> None:
@@ -375,6 +381,11 @@ class Callee:
         taken, self._stopped = self._stopped, []
         return taken
 
-    def _close(self, call: IncomingCall, reason: str) -> None:
-        if self._calls.close(call, reason) and call.deadline is not None:
+    def _close(self, call: IncomingCall, reason: str, now: float) -> None:
+        if not self._calls.close(call, reason):
+            return
+        if call.deadline is not None:
             self._timers.forget()
+        started, trace, again = call.started, call.trace_id, 1 if call.flags & REQUEST_RETRY else 0
+        entry = (False, call.capability, call.status, call.arrived, started, now, trace, call.span_id, call.depth, call.caller[1], again)
+        self._ended.append(entry)

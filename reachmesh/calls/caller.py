@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from reachmesh.calls.flags import (
     MSGPACK,
@@ -32,7 +32,7 @@ from reachmesh.calls.flags import (
 )
 from reachmesh.calls.flows import Batch, Buffer, Inflow, Outflow, packed
 from reachmesh.calls.outgoing import FLAT_BYTES, OutgoingCall
-from reachmesh.calls.ports import Delivery, Kind, Links
+from reachmesh.calls.ports import Delivery, Ended, Kind, Links
 from reachmesh.calls.timers import Timers
 from reachmesh.errors import (
     AccessDenied,
@@ -51,7 +51,7 @@ from reachmesh.errors import (
     VersionMismatch,
 )
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
-from reachmesh.routing import NoPick, Outcome, Router
+from reachmesh.routing import NoPick, Outcome, Provider, Router, RouteRequest
 from reachmesh.wire.frames import NO_DEADLINE, Frame, decode_error, encode_frame, encode_request_meta
 from reachmesh.wire.limits import Limits
 
@@ -84,6 +84,8 @@ class Caller:
         deliveries: shared list that results are appended to.
         depth_limit: calls nested deeper than this are `LoopDetected`.
         grace_until: monotonic instant until which a call that nobody can serve yet waits for discovery.
+        ended: shared list that each call that ended is appended to.
+        hidden: asked when routing knows nobody: the target itself, for capabilities that are in no index; None = not one of those.
     """
 
     def __init__(
@@ -98,8 +100,11 @@ class Caller:
         throttle: RetryThrottle,
         depth_limit: int,
         grace_until: float,
+        ended: list[Ended],
+        hidden: Callable[[RouteRequest, Collection[bytes]], Provider | NoPick | None],
     ) -> None:
         self._links, self._router, self._deliveries, self._limits = links, router, deliveries, limits
+        self._ended, self._hidden = ended, hidden
         self._policy, self._throttle = policy, throttle
         self._depth_limit = depth_limit
         self.grace_until = grace_until
@@ -127,6 +132,7 @@ class Caller:
         """Route and send; the outcome is delivered to `call.handle`."""
         if call.closed:
             return
+        call.began = now
         if self._stopped is not None:
             return self._settle_error(call, self._stopped, now)
         if call.parent is not None:
@@ -298,6 +304,8 @@ class Caller:
     def _route(self, call: OutgoingCall, now: float) -> None:
         picked = self._router.pick(call.request, now, exclude=call.tried)
         if isinstance(picked, NoPick):
+            picked = self._hidden(call.request, call.tried) or picked
+        if isinstance(picked, NoPick):
             if call.error is not None:
                 self._settle_error(call, call.error, now)
             elif now < self.grace_until and picked.kind in ("none", "no_match", "version"):
@@ -375,7 +383,7 @@ class Caller:
 
     def _accepted(self, call: OutgoingCall, now: float) -> None:
         self._end_attempt(call, Outcome.IGNORED, None, now)
-        self._settle(call, (Kind.ACCEPTED, call.handle, None))
+        self._settle(call, (Kind.ACCEPTED, call.handle, None), "sent", now)
 
     def _send_stream(self, call: OutgoingCall, flags: int, body: bytes = b"") -> None:
         frame = encode_frame(
@@ -397,7 +405,7 @@ class Caller:
         if flags & RESPONSE_ERROR:
             return self._attempt_failed(call, decode_error(b"".join(batch.segments)), now, level)
         self._end_attempt(call, Outcome.OK, None, now, level)
-        self._settle(call, (Kind.ANSWER, call.handle, (payload_format, batch)))
+        self._settle(call, (Kind.ANSWER, call.handle, (payload_format, batch)), "ok", now)
 
     def _undelivered(self, call: OutgoingCall, reason: str, now: float) -> None:
         """Nothing was sent: another instance may be tried without spending a retry."""
@@ -454,15 +462,19 @@ class Caller:
             error = copy.copy(error)
         error.trace_id = call.trace_id.hex()
         error.attempts = tuple(call.attempts)
-        self._settle(call, (Kind.FAILED, call.handle, error))
+        self._settle(call, (Kind.FAILED, call.handle, error), error.code, now)
 
-    def _settle(self, call: OutgoingCall, delivery: Delivery) -> None:
+    def _settle(self, call: OutgoingCall, delivery: Delivery, status: str, now: float) -> None:
         call.closed = True
         if call.timed:
             self._timers.forget()
         if call.parent is not None:
             call.parent.children.discard(call)
         self._deliveries.append(delivery)
+        peer = "" if call.provider is None else call.provider.instance_id
+        again = len(call.attempts) if status == "ok" else max(0, len(call.attempts) - 1)
+        entry = (True, call.request.capability, status, call.began, None, now, call.trace_id, call.span_id, call.depth, peer, again)
+        self._ended.append(entry)
 
     @staticmethod
     def _who(call: OutgoingCall) -> str:

@@ -27,6 +27,7 @@ class IncomingCall:
         boot: the caller's boot id; instance_id and name as told in its handshake.
         deadline: monotonic seconds, or None.
         handle: what the execution side hung here (opaque to the engine).
+        status: "ok" or the code of the error it ends with.
         children: calls made while serving this one; they are cancelled with it.
     """
 
@@ -54,6 +55,7 @@ class IncomingCall:
         "reason",
         "span_id",
         "started",
+        "status",
         "trace_id",
     )
 
@@ -88,6 +90,7 @@ class IncomingCall:
         self.closed = False
         self.started: float | None = None
         self.reason = ""
+        self.status = "ok"
         self._tickets = [True]
 
     def claim(self) -> bool:

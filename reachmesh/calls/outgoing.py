@@ -33,6 +33,7 @@ class OutgoingCall:
         "answer_format",
         "attempting",
         "attempts",
+        "began",
         "body",
         "boot",
         "call_id",
@@ -82,6 +83,7 @@ class OutgoingCall:
         self.flags, self.extras, self.metas, self.deadline, self.depth = flags, extras, metas, deadline, depth
         self.trace_id, self.span_id, self.retries, self.parent = trace_id, span_id, retries, parent
         self.priority = request.priority
+        self.began = 0.0
         self.closed = False
         self.timed = False
         self.attempting = False

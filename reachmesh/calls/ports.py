@@ -30,6 +30,10 @@ class Kind(IntEnum):
 
 Delivery = tuple[Kind, Any, Any]
 
+Ended = tuple[bool, str, str, float, float | None, float, bytes, bytes, int, str, int]
+"""A call that has ended, for whoever keeps count: made here (else served), capability, status ("ok", "sent" or an error's code),
+arrived, started, ended, trace id, span id, depth, instance id of the other side, retries."""
+
 
 class Flowing(Protocol):
     """A call with something to send under credit."""

@@ -8,7 +8,7 @@ thread sits there; nothing in here knows about threads.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from reachmesh.calls.callee import Callee
@@ -16,16 +16,16 @@ from reachmesh.calls.caller import Caller
 from reachmesh.calls.flags import CONTROL, REQUEST, RESPONSE, STREAM, STREAM_TO_CALLER
 from reachmesh.calls.flows import Buffer
 from reachmesh.calls.incoming import IncomingCall
-from reachmesh.calls.ports import Delivery
+from reachmesh.calls.ports import Delivery, Ended
 from reachmesh.engine.links import SELF, LinkTable, Phase
-from reachmesh.engine.providers import providers_of
+from reachmesh.engine.providers import RESERVED, hidden_provider, providers_of
 from reachmesh.errors import Overloaded, ReachError
 from reachmesh.membership.config import MembershipConfig
 from reachmesh.membership.machine import DialOutcome, Membership
 from reachmesh.membership.outbox import MemberEvent
 from reachmesh.membership.record import Record
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
-from reachmesh.routing import RouteEvent, Router, RoutingConfig
+from reachmesh.routing import NoPick, Provider, RouteEvent, Router, RouteRequest, RoutingConfig
 from reachmesh.wire.control import Control
 from reachmesh.wire.frames import Frame, encode_control, split_batch
 from reachmesh.wire.limits import LIMITS
@@ -93,6 +93,7 @@ class Engine:
     ) -> None:
         self.identity = identity
         self.deliveries: list[Delivery] = []
+        self.ended: list[Ended] = []
         self.links = LinkTable(identity.boot, identity.instance_id, identity.name, identity.mesh, observer=identity.observer)
         self.router = Router(routing, rng, zone=identity.zone, host=identity.host, now=now)
         self.membership = Membership(record, membership, rng, now=now, observer=identity.observer)
@@ -106,6 +107,8 @@ class Engine:
             throttle=throttle or RetryThrottle(),
             depth_limit=depth_limit,
             grace_until=now + grace,
+            ended=self.ended,
+            hidden=self._hidden,
         )
         self.callee = Callee(
             self.links,
@@ -115,6 +118,7 @@ class Engine:
             instance_id=identity.instance_id,
             depth_limit=depth_limit,
             offers=offers,
+            ended=self.ended,
         )
         self._notes: list[Note] = []
         self._heard: dict[bytes, None] = {}
@@ -282,7 +286,7 @@ class Engine:
                     self.caller.handle_link_up(boot, now)
             elif note.kind == "down":
                 self.caller.handle_link_down(note.key, note.detail, now)
-                self.callee.handle_link_down(note.key, note.detail)
+                self.callee.handle_link_down(note.key, note.detail, now)
                 if not note.observer and self.links.link_to(boot) is None:
                     self.membership.handle_link_down(boot, closed=note.detail in _ENDINGS, now=now)
             elif note.kind == "dial_failed":
@@ -345,6 +349,20 @@ class Engine:
         member = self.membership.members.get(boot)
         return member.record if member is not None else None
 
+    def _hidden(self, request: RouteRequest, exclude: Collection[bytes]) -> Provider | NoPick | None:
+        """Who answers a reserved capability: the target, which every node of the mesh can be. None: it is no reserved one."""
+        if not request.capability.startswith(RESERVED):
+            return None
+        target = request.target
+        mine = self.membership.record
+        if target in (mine.boot, mine.instance_id, mine.name) and mine.boot not in exclude and not self.identity.observer:
+            return hidden_provider(mine, request.capability, self.membership.state.name)
+        for boot, member in self.membership.members.items():
+            record = member.record
+            if target in (boot, record.instance_id, record.name) and not member.state.gone and boot not in exclude:
+                return hidden_provider(record, request.capability, member.state.name)
+        return NoPick(kind="no_match", message=f"no node {target!r} is here to answer {request.capability!r}")
+
     # ---------------------------------------------------------------- outputs
 
     def take_notes(self) -> list[Note]:
@@ -352,6 +370,12 @@ class Engine:
         for event in self.router.take_events():
             self._notes.append(_route_note(event, self._record(event.boot)))
         taken, self._notes = self._notes, []
+        return taken
+
+    def take_ended(self) -> list[Ended]:
+        """Calls that have ended, made and served, for the log."""
+        taken = self.ended.copy()
+        self.ended.clear()
         return taken
 
     def take_deliveries(self) -> list[Delivery]:

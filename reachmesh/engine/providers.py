@@ -30,6 +30,11 @@ RESERVED = "reachmesh."
 """Prefix of capabilities that every node has for tools; they are asked by target and never listed."""
 
 
+def hidden_provider(record: Record, capability: str, state: str) -> Provider:
+    """A node as the provider of a reserved capability; it is in no record and no index."""
+    return Provider(boot=record.boot, instance_id=record.instance_id, name=record.name, capability=capability, idempotent=True, state=state)
+
+
 def _provider(
     record: Record, name: str, options: Mapping[str, Any], state: str, suspected: bool, since: float, backpressure: int
 ) -> Provider:

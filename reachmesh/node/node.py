@@ -19,10 +19,12 @@ from reachmesh.calls.incoming import IncomingCall
 from reachmesh.discovery import Announcement, Candidate, Discovery
 from reachmesh.engine import Engine, Identity, Note
 from reachmesh.engine.links import PROTOCOL
+from reachmesh.engine.providers import RESERVED
 from reachmesh.errors import BlockingCallInLoop, ConfigError, NodeStopped, NoProvider, ReachError, UsageError
 from reachmesh.execution.executor import Executor
 from reachmesh.membership.record import Record
 from reachmesh.membership.states import State
+from reachmesh.node.about import reserved_capabilities
 from reachmesh.node.callbacks import Callbacks
 from reachmesh.node.capability import Capability, Served, capability, read_caps
 from reachmesh.node.config import NodeConfig
@@ -32,6 +34,7 @@ from reachmesh.node.reach import UNSET, Options, Reach
 from reachmesh.node.served import CURRENT, ServedCall
 from reachmesh.node.serving import serve_here, serve_on_loop
 from reachmesh.node.settings import Settings, resolve
+from reachmesh.observe.calls import CallLog, Stats
 from reachmesh.routing import RouteRequest, Verdict
 from reachmesh.transport.interfaces import host_name, list_interfaces, reachable_addresses
 from reachmesh.transport.sockets import Transport
@@ -134,6 +137,7 @@ class ReachNode:
         )
         frame = sys._getframe(1)
         self._served: dict[str, Served] = {each.name: Served(each, frame.f_locals) for each in read_caps(caps)}
+        self._reserved = reserved_capabilities(self)
         self._started_at = time.time()
         self._record = self._make_record(())
         self._pid = os.getpid()
@@ -214,6 +218,10 @@ class ReachNode:
         engine = self._require().engine
         request = RouteRequest(capability=cap, **options)
         return Explanation(self._driver.ask(lambda now: engine.router.explain(request, now)))
+
+    def stats(self, cap: str) -> Stats:
+        """The calls of a capability that this node made in the last five minutes: how many, how many failed, how long they took."""
+        return self._require().ask_log(lambda log, now: log.made.stats(cap, now))
 
     # ---------------------------------------------------------------- capabilities
 
@@ -320,14 +328,14 @@ class ReachNode:
             addresses = tuple(f"{f'[{host}]' if ':' in host else host}:{port}" for host in hosts)
         self._record = self._make_record(tuple(f"tcp://{address}" for address in addresses))
         now = time.monotonic()
-        served = self._served
+        served, reserved = self._served, self._reserved
         engine = self._engine = Engine(
             self._identity,
             self._record,
             membership=self.config.membership(),
             routing=self.config.routing(),
             rng=random.Random(os.urandom(16)),
-            offers=served.__contains__,
+            offers=lambda name: name in served or name in reserved,
             now=now,
             depth_limit=self.config.depth_limit,
             grace=self.config.grace,
@@ -341,6 +349,7 @@ class ReachNode:
             serve=self._make_job,
             submit=executor.submit,
             notice=self._notice,
+            log=CallLog(now, hidden=RESERVED),
         )
         any_host = hosts[0] in ("*", "0.0.0.0", "::")
         self._announcement = Announcement(
@@ -391,6 +400,8 @@ class ReachNode:
 
     def _remember(self) -> None:
         """Write down who is here, for the next start."""
+        if self._observer:
+            return
         if self._discovery is not None and self._settings.state_dir is not None and self.is_running:
             peers = [(p.instance_id, each.removeprefix("tcp://")) for p in self.peers() for each in p.endpoints[:1]]
             if peers:
@@ -703,7 +714,7 @@ class ReachNode:
         return self._rng.getrandbits(8 * size).to_bytes(size, "big")
 
     def _make_job(self, call: IncomingCall) -> ServedCall | None:
-        served = self._served.get(call.capability)
+        served = self._served.get(call.capability) or self._reserved.get(call.capability)
         if served is None or self._executor is None:
             error = NoProvider(f"{self.instance_id} does not offer {call.capability!r} any more")
             self._driver.post(self._driver.engine.callee.fail, call, error)
