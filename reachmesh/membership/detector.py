@@ -121,7 +121,7 @@ class Detector:
             self._discharge(boot, REFUSED, now)
         if boot in self._dropped:
             del self._dropped[boot]
-            self._accuse(boot, refused)
+            self.accuse(boot, refused)
         elif refused and (watch := self._watches.get(boot)) is not None:
             watch.refused = True
 
@@ -146,7 +146,7 @@ class Detector:
             for boot, watch in due:
                 member = self._table.find(boot)
                 watch.accused = True
-                self._accuse(boot, watch.refused and member is not None and member.verified)
+                self.accuse(boot, watch.refused and member is not None and member.verified)
         self._expire(now)
         self._next = self._earliest(patience)
 
@@ -199,6 +199,7 @@ class Detector:
         watch.probed = now
         if boot in self._links:
             self.ping(boot, now)
+            self._outbox.probes.append(boot)  # a fresh connection tells a dead link, and a busy interpreter, from a dead process
         else:
             self._links.dial(boot, now)
         self._number = watch.number = (self._number + 1) & 0xFFFFFFFF
@@ -222,7 +223,8 @@ class Detector:
             self.isolated_since = now
         return now < self.held_until
 
-    def _accuse(self, boot: bytes, dead: bool) -> None:
+    def accuse(self, boot: bytes, dead: bool = False) -> None:
+        """Hold a member for lost."""
         self._accusations.append((boot, dead))
 
     def _discharge(self, boot: bytes, verdict: int, now: float) -> None:

@@ -5,7 +5,7 @@ seconds and never decreases. Every input is total: a peer's bytes are counted in
 
 Inputs: `handle_link_up`, `handle_link_down`, `handle_dial`, `handle_frame`, `handle_life`, `handle_observer`; of this node
 `set_record`, `set_load`, `drain`, `leave`; of time `note_turn`, `note_drained`, `tick`. Outputs: `take_sends`, `take_dials`,
-`take_closes`, `take_events`; reads: `members`, `state`, `table_digest`, `wants_link`. The driver calls `tick` when
+`take_probes`, `take_closes`, `take_events`; reads: `members`, `state`, `table_digest`, `wants_link`. The driver calls `tick` when
 `next_timeout()` has come, and takes the outputs after every batch of inputs.
 
 Protocol (figures in `config.py`): a node reports to its observers every period (`neighbours.py`, `rings.py`); an observer
@@ -174,6 +174,11 @@ class Membership:
         taken, self._outbox.dials = self._outbox.dials, []
         return taken
 
+    def take_probes(self) -> list[bytes]:
+        """Linked boots to make one more connection to, only to see whether it is taken; each is answered by `handle_dial`."""
+        taken, self._outbox.probes = self._outbox.probes, []
+        return taken
+
     def take_closes(self) -> list[bytes]:
         """Links membership needs no longer."""
         taken, self._outbox.closes = self._outbox.closes, []
@@ -233,7 +238,9 @@ class Membership:
         """
         self._links.dialing.pop(boot, None)
         member = self._table.find(boot)
-        if outcome == "up" or boot in self._links or member is None:
+        if outcome == "up" and boot in self._links:
+            self.handle_life(boot, now=now)
+        if outcome == "up" or member is None:
             return
         self._neighbours.dial_failed(boot, now)
         if outcome == "mute":
@@ -243,8 +250,7 @@ class Membership:
         if member.state.gone:
             self._roster.try_failed(boot, outcome == "other", dead)
         else:
-            self._detector.dial_failed(boot, dead, now)
-            self._roster.accuse(now)
+            self._roster.dial_failed(boot, dead, now)
 
     def handle_life(self, boot: bytes, *, now: float) -> None:
         """Any other frame came from `boot`; once a turn is enough."""
@@ -485,6 +491,8 @@ class Membership:
         for boot in self._table.purge(now - config.tombstone_ttl, config.max_tombstones):
             self._roster.forget(boot)
         self._roster.alarms.tick(now)
+        if not self.observer and now >= self._roster.held_until():
+            self._roster.doubt.tick(now)
         self._neighbours.close_idle(now)
 
     def _publish(self, now: float, *, raise_incarnation: bool = False, with_record: bool = False) -> None:

@@ -29,11 +29,12 @@ class MemberEvent:
 
 
 class Outbox:
-    """Four lists in order of production."""
+    """Five lists in order of production."""
 
     def __init__(self) -> None:
         self.sends: list[Send] = []
         self.dials: list[bytes] = []
+        self.probes: list[bytes] = []
         self.closes: list[bytes] = []
         self.events: list[MemberEvent] = []
 

@@ -18,6 +18,7 @@ from reachmesh.wire.control import Control
 from .alarms import Alarms
 from .config import MembershipConfig
 from .detector import Detector
+from .doubt import Doubt
 from .gossip import Gossip
 from .healing import Healing
 from .links import Links
@@ -70,6 +71,7 @@ class Roster:
         self.suspicions = Suspicions(config)
         self.healing = Healing(config.heartbeat_period, rng)
         self.alarms = Alarms(config, table, outbox)
+        self.doubt = Doubt(table, links)
         self.undrained_until = 0.0
         self.dropped = 0
         self.over: dict[bytes, None] = {}
@@ -103,7 +105,7 @@ class Roster:
         record_is_news = self._take_record(claim, now)
         member = self._table[claim.boot]
         if takes_precedence(claim.incarnation, claim.state, member.incarnation, member.state):
-            if claim.state is State.LOST and not member.state.gone and claim.boot not in self.suspicions and not self._observer:
+            if claim.state is State.LOST and not member.state.gone and not self._believes(claim.boot, now):
                 self._count(Vote(claim.boot, max(claim.incarnation, member.incarnation), source, False), source, now)
                 return
             self._adopt(claim, now)
@@ -111,6 +113,10 @@ class Roster:
             self._gossip.known_by(claim, source)
             return
         self._pass_on(claim if record_is_news else claim._replace(record=None), source)
+
+    def _believes(self, boot: bytes, now: float) -> bool:
+        """Whether a claim of loss is taken as it is: somebody accused the member before, and this is no old news of a pause."""
+        return self._observer or (boot in self.suspicions and now >= self.undrained_until)
 
     def _introduce(self, claim: Claim, source: bytes, now: float) -> None:
         """A member heard of for the first time."""
@@ -180,6 +186,8 @@ class Roster:
         if member.state is State.LOST:
             self.healing.lost(boot, now)
             self.alarms.lost(boot, now)
+            if self._detector.watches(boot) and not member.verified:
+                self.doubt.found_false()
         else:
             self.over[boot] = None
         if member.announced:
@@ -202,6 +210,7 @@ class Roster:
 
     def verify(self, boot: bytes, now: float) -> None:
         """A link proves the identity of a known member."""
+        self.doubt.answered(boot, True)
         member = self._table.edit(boot)
         member.verified = True
         self._announce(member, "it answered the handshake", now)
@@ -241,6 +250,13 @@ class Roster:
             claim = Claim(boot, member.incarnation, State.LOST, member.record.serial, None, reason)
             self._adopt(claim, now)
             self._pass_on(claim, None)
+
+    def dial_failed(self, boot: bytes, refused: bool, now: float) -> None:
+        """A dial to a living member failed."""
+        if self.doubt.answered(boot, False):
+            self._detector.accuse(boot)
+        self._detector.dial_failed(boot, refused, now)
+        self.accuse(now)
 
     def held_until(self) -> float:
         """Until when this node judges nobody: it was paused and has not read its sockets, or it is isolated."""

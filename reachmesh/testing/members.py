@@ -14,6 +14,7 @@ class SimulatedMember:
     Attributes:
         membership: the machine; read it freely, after an input call `Network.poke`.
         events: everything it reported.
+        reads_first: False for a driver whose timers fire before its sockets are read, as after a pause they may.
     """
 
     def __init__(self, membership: Membership, wall: Callable[[float], float] | None = None) -> None:
@@ -21,10 +22,13 @@ class SimulatedMember:
         self.boot = membership.record.boot
         self.events: list[MemberEvent] = []
         self.wall = wall
+        self.reads_first = True
 
     def turn_begins(self, now: float) -> None:
         """A turn begins."""
         self.membership.note_turn(now=now, wall=self.wall(now) if self.wall else None)
+        if not self.reads_first and self.membership.next_timeout() <= now:
+            self.membership.tick(now=now)
 
     def link_up(self, boot: bytes, now: float) -> None:
         """A connection is established."""
@@ -58,3 +62,7 @@ class SimulatedMember:
     def take_dials(self) -> list[bytes]:
         """Connections to make."""
         return self.membership.take_dials()
+
+    def take_probes(self) -> list[bytes]:
+        """Connections to make beside the one there is."""
+        return self.membership.take_probes()

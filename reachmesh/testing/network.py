@@ -57,6 +57,9 @@ class Node(Protocol):
     def take_dials(self) -> list[bytes]:
         """Connections to make."""
 
+    def take_probes(self) -> list[bytes]:
+        """Connections to make beside the one there is, to see whether they are taken."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
@@ -310,6 +313,8 @@ class Network:
             self._send(boot, other, kind, body, now)
         for other in host.node.take_dials():
             self._dial(boot, other, now)
+        for other in host.node.take_probes():
+            self._dial(boot, other, now, fresh=True)
 
     def _send(self, source: bytes, target: bytes, kind: int, body: bytes, now: float) -> None:
         link = self._links.get((source, target))
@@ -371,10 +376,10 @@ class Network:
         if link is not None and link.generation == generation and link.held and now >= link.held_since + self.faults.break_after:
             self._break(source, target, now)
 
-    def _dial(self, source: bytes, target: bytes, now: float) -> None:
+    def _dial(self, source: bytes, target: bytes, now: float, *, fresh: bool = False) -> None:
         self.dials += 1
         node = self.hosts[source].node
-        if (source, target) in self._links:
+        if (source, target) in self._links and not fresh:
             self._input(source, lambda at: node.dialled(target, "up", at), now)
             return
 

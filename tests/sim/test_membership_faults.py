@@ -254,3 +254,42 @@ def test_the_same_seed_gives_the_same_run() -> None:
         return mesh.network.transcript()
 
     assert run(4) == run(4) != run(5)
+
+
+@pytest.mark.parametrize("size", [4, 30])
+def test_a_node_back_from_a_pause_judges_nobody_before_it_has_read(size: int) -> None:
+    """Even where timers fire before sockets are read, a frozen node accuses nobody when it continues."""
+    mesh = mesh_of(size)
+    frozen = mesh.nodes[0]
+    frozen.reads_first = False
+    for _ in range(5):
+        mesh.network.freeze(frozen.boot, 60)
+        mesh.run(90)
+    assert mesh.agree()
+    assert {boot for _, boot, _ in mesh.losses()} <= {frozen.boot}
+    assert all(not node.membership.refutations for node in mesh.nodes[1:])
+
+
+@pytest.mark.parametrize("size", [2, 3, 10])
+def test_a_held_interpreter_lock_is_degraded_and_not_lost(size: int) -> None:
+    """A process whose sockets take connections while nothing in it speaks for 20 s is shown as DEGRADED and kept."""
+    mesh = mesh_of(size)
+    holder = mesh.nodes[0]
+    mesh.network.faults = Faults(dial_timeout=0.5)
+    mesh.network.freeze(holder.boot, 20, mute=True)
+    mesh.run(19)
+    for node in mesh.nodes[1:]:
+        assert node.membership.members[holder.boot].shown is State.DEGRADED
+    mesh.run(6)
+    assert mesh.agree()
+    assert not mesh.losses()
+    for node in mesh.nodes[1:]:
+        assert node.membership.members[holder.boot].shown is State.HEALTHY
+
+
+def test_a_process_that_stays_mute_is_lost_in_the_end() -> None:
+    """Taking connections is not life for ever."""
+    mesh = mesh_of(4)
+    mesh.network.freeze(mesh.nodes[0].boot, mute=True)
+    mesh.run(120)
+    assert mesh.states(mesh.nodes[0].boot) == {State.LOST}
