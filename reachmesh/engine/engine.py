@@ -125,6 +125,8 @@ class Engine:
         self._next_link_check = now + _LINK_CHECK
         self._retiring: dict[bytes, None] = {}
         self._next_note = now
+        self._touched = True
+        self._member_due = now
         self.faults = 0
         self._own_providers(record, now)
 
@@ -179,6 +181,7 @@ class Engine:
                 self.links.handle_unknown(key)
             elif not link.observer:
                 self.membership.handle_frame(link.boot, kind, body, now=now)
+                self._touched = True
         self._take_link_notes(now)
 
     def handle_opened(self, key: int, now: float) -> None:
@@ -193,6 +196,7 @@ class Engine:
     def set_record(self, record: Record, now: float) -> None:
         """This node's own declaration changed."""
         self.membership.set_record(record, now=now)
+        self._touched = True
         self._own_providers(record, now)
         self.caller.handle_change(now)
 
@@ -206,12 +210,14 @@ class Engine:
         name = self.identity.instance_id
         self.callee.drain(Overloaded(f"{name} is draining: it finishes what it accepted and stops", code="draining", executed="no"))
         self.membership.drain(now=now)
+        self._touched = True
 
     def leave(self, error: ReachError, now: float) -> None:
         """End everything and say goodbye; after the sends are taken the sockets may close."""
         self.caller.stop(error, now)
         self.callee.stop_all("it was told to", now)
         self.membership.leave(now=now)
+        self._touched = True
         self._take_membership(now)
         self.links.say_goodbye("left")
 
@@ -223,9 +229,11 @@ class Engine:
             heard, self._heard = self._heard, {}
             for boot in heard:
                 self.membership.handle_life(boot, now=now)
+                self._touched = True
         self.links.tick(now)
         self._take_link_notes(now)
         self.membership.tick(now=now)
+        self._touched = True
         self.caller.tick(now)
         self.callee.tick(now)
         if now >= self._next_link_check:
@@ -238,6 +246,7 @@ class Engine:
         if now >= self._next_note:
             self._next_note = now + _NOTE_EVERY
             self.membership.note_turn(now=now, wall=wall)
+            self._touched = True
 
     def note_drained(self, now: float) -> None:
         """The sockets are empty: what peers said meanwhile has been heard."""
@@ -257,7 +266,15 @@ class Engine:
 
     def next_timeout(self) -> float:
         """When `tick` is needed next (monotonic seconds)."""
-        return min(self.caller.next_timeout(), self.callee.next_timeout(), self.membership.next_timeout(), self.links.next_timeout())
+        if self._touched:
+            self._touched = False
+            self._member_due = self.membership.next_timeout()
+        return min(self.caller.next_timeout(), self.callee.next_timeout(), self._member_due, self.links.next_timeout())
+
+    @property
+    def serves(self) -> bool:
+        """Whether this node offers anything."""
+        return bool(self.membership.record.capabilities)
 
     def _retire_links(self, now: float) -> None:
         for key in self.links.spare(now):
@@ -279,9 +296,12 @@ class Engine:
             if note.kind == "up":
                 if note.observer:
                     self.membership.handle_observer(boot, now=now)
+                    self._touched = True
                 else:
                     self.membership.handle_dial(boot, "up", now=now)
+                    self._touched = True
                     self.membership.handle_link_up(boot, now=now)
+                    self._touched = True
                     self._retiring.pop(boot, None)
                     self.caller.handle_link_up(boot, now)
             elif note.kind == "down":
@@ -289,9 +309,11 @@ class Engine:
                 self.callee.handle_link_down(note.key, note.detail, now)
                 if not note.observer and self.links.link_to(boot) is None:
                     self.membership.handle_link_down(boot, closed=note.detail in _ENDINGS, now=now)
+                    self._touched = True
             elif note.kind == "dial_failed":
                 self.caller.handle_dial_failed(boot, note.detail, now)
                 self.membership.handle_dial(boot, _DIAL_OUTCOMES.get(note.detail, "silent"), now=now)
+                self._touched = True
             else:
                 kind = "version_refused" if note.kind == "version_refused" else "link_refused"
                 self._notes.append(Note(kind, self._record(boot), note.detail, now, boot))
@@ -311,6 +333,7 @@ class Engine:
                 self._learn(record)
             if not self.links.want(boot, now):
                 self.membership.handle_dial(boot, "silent", now=now)
+                self._touched = True
         for boot in self.membership.take_closes():
             self._retiring[boot] = None
         self._take_link_notes(now)

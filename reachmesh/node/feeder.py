@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any
@@ -12,6 +11,7 @@ from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.errors import BlockingCallInLoop, Cancelled, PayloadError
 from reachmesh.execution.pool import blocking
 from reachmesh.node.driver import Driver
+from reachmesh.node.wakers import Waker
 from reachmesh.wire.values import dump
 
 
@@ -28,7 +28,7 @@ class Feeder:
         self._closed = False
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self._waker: Waker | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -40,10 +40,9 @@ class Feeder:
         """Credit came."""
         with self._lock:
             self._room.notify_all()
-            waiting, self._waiter = self._waiter, None
-        if waiting is not None:
-            with contextlib.suppress(RuntimeError):
-                waiting[0].call_soon_threadsafe(_wake, waiting[1])
+            waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.wake()
 
     def close(self) -> None:
         """The call is over."""
@@ -74,14 +73,12 @@ class Feeder:
     async def asend(self, item: Any) -> None:
         """As `send`, waiting on the running loop."""
         segments = dump(item, "item")
-        loop = asyncio.get_running_loop()
         while not self.over:
             with self._lock:
                 if self._has_credit():
                     break
-                waiter = loop.create_future()
-                self._waiter = (loop, waiter)
-            await waiter
+                waker = self._waker = Waker()
+            await waker.future
         self._put(segments)
 
     def _put(self, segments: list[Any]) -> None:
@@ -129,8 +126,3 @@ class Feeder:
         except BaseException as error:
             if not self.over or isinstance(error, PayloadError):
                 self._failed(error)
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

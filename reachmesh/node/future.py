@@ -12,6 +12,8 @@ from reachmesh.calls.flows import Batch
 from reachmesh.errors import BlockingCallInLoop, Cancelled, ReachError
 from reachmesh.execution.pool import blocking
 from reachmesh.node.callbacks import Callbacks
+from reachmesh.node.driver import Driver
+from reachmesh.node.wakers import Waker
 from reachmesh.wire.values import load_body
 
 
@@ -61,11 +63,13 @@ class CallFuture(concurrent.futures.Future[Any]):
     def __init__(self, callbacks: Callbacks, trace_id: str) -> None:
         super().__init__()
         self._callbacks = callbacks
-        self._loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._wakers: list[Waker] = []
+        self._nudged = False
         self._on_cancel: Callable[[], None] | None = None
         self._fallback: Any = _NO_FALLBACK
         self._call: Any = None
         self._feeder: Any = None
+        self._driver: Driver | None = None
         self.trace_id = trace_id
 
     @property
@@ -99,13 +103,29 @@ class CallFuture(concurrent.futures.Future[Any]):
         if self._feeder is not None:
             self._feeder.has_room()
 
+    def nudge(self) -> None:
+        """Have the thread that waits here look around."""
+        with self._condition:
+            self._nudged = True
+            self._condition.notify_all()
+
+    def doze(self, timeout: float | None) -> None:
+        """Sleep until the answer is here, a nudge, or `timeout` seconds are over."""
+        with self._condition:
+            if not self._nudged and not self.done_now():
+                self._condition.wait(timeout)
+            self._nudged = False
+
+    def done_now(self) -> bool:
+        """`done()` for one who holds the condition."""
+        return self._state not in ("PENDING", "RUNNING")
+
     def _invoke_callbacks(self) -> None:
         if self._feeder is not None:
             self._feeder.close()
-        loops, self._loops = self._loops, []
-        for loop, waiter in loops:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
-                loop.call_soon_threadsafe(_wake, waiter)
+        wakers, self._wakers = self._wakers, []
+        for waker in wakers:
+            waker.wake()
         if self._done_callbacks:  # type: ignore[attr-defined]
             self._callbacks.put(super()._invoke_callbacks)  # type: ignore[misc]
 
@@ -132,9 +152,12 @@ class CallFuture(concurrent.futures.Future[Any]):
         """
         if not self.done():
             _check_may_block(timeout)
+            if self._driver is not None and timeout != 0:
+                with blocking():
+                    self._driver.attend(self, timeout)
+                timeout = 0
         try:
-            with blocking():
-                reply = super().result(timeout)
+            reply = super().result(timeout)
         except concurrent.futures.CancelledError:
             raise Cancelled("the call was cancelled", trace_id=self.trace_id) from None
         except ReachError as error:
@@ -163,21 +186,15 @@ class CallFuture(concurrent.futures.Future[Any]):
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.done():
-            loop = asyncio.get_running_loop()
-            waiter = loop.create_future()
-            self._loops.append((loop, waiter))
+            waker = Waker()
+            self._wakers.append(waker)
             if not self.done():
                 try:
-                    yield from waiter
+                    yield from waker.future
                 except asyncio.CancelledError:
                     self.cancel()
                     raise
         return self.result(0)
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 def _check_may_block(timeout: float | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections import deque
@@ -13,6 +12,7 @@ from typing import Any
 from reachmesh.calls.flows import Batch
 from reachmesh.errors import ReachError
 from reachmesh.execution.pool import blocking
+from reachmesh.node.wakers import Waker
 from reachmesh.wire.values import load
 
 _END = object()
@@ -38,7 +38,7 @@ class Input:
         self._count = self._size = 0
         self._ended = False
         self._error: BaseException | None = None
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self._waker: Waker | None = None
 
     @classmethod
     def of(cls, items: Iterable[Any], convert: Callable[[Any], Any] | None) -> Input:
@@ -75,10 +75,9 @@ class Input:
 
     def _notify(self) -> None:
         self._filled.notify_all()
-        waiting, self._waiter = self._waiter, None
-        if waiting is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                waiting[0].call_soon_threadsafe(_wake, waiting[1])
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.wake()
 
     # ---------------------------------------------------------------- the reading side
 
@@ -116,16 +115,15 @@ class Input:
         loop = asyncio.get_running_loop()
         limit = None if timeout is None else loop.time() + timeout
         while True:
-            waiter: asyncio.Future[None] | None = None
+            waker: Waker | None = None
             with self._lock:
                 if not self._batches and not self._ended:
-                    waiter = loop.create_future()
-                    self._waiter = (loop, waiter)
-            if waiter is not None:
+                    waker = self._waker = Waker()
+            if waker is not None:
                 if limit is None:
-                    await waiter
+                    await waker.future
                 else:
-                    await asyncio.wait_for(waiter, max(0.0, limit - loop.time()))
+                    await asyncio.wait_for(waker.future, max(0.0, limit - loop.time()))
             item = self._take_ready()
             if item is not _END:
                 return item
@@ -189,8 +187,3 @@ class Input:
             except StopAsyncIteration:
                 return
             yield item
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -180,7 +180,9 @@ class Reach:
             stopped.trace_id = future.trace_id
             future.failed(stopped)
             return future
-        driver = node._driver
+        driver = future._driver = node._driver
+        if (loop := asyncio._get_running_loop()) is not None:
+            driver.watch_from(loop)
         future._on_cancel = lambda: driver.post(driver.engine.caller.cancel, call)
         driver.post(driver.engine.caller.start, call)
         if source is not None:
@@ -239,6 +241,8 @@ class Reach:
     def _open(self, handle: StreamHandle, call: OutgoingCall, source: Any) -> None:
         driver = self._node._require()
         handle.call = call
+        if (loop := asyncio._get_running_loop()) is not None:
+            driver.watch_from(loop)
         if call.flags & REQUEST_SENDS_STREAM:
             handle.feeder = Feeder(driver, call, handle.break_off)
         driver.post(driver.engine.caller.start, call)

@@ -30,6 +30,7 @@ from reachmesh.execution.pool import blocking
 from reachmesh.node.capability import Served
 from reachmesh.node.context import Context
 from reachmesh.node.inputs import Input
+from reachmesh.node.wakers import Waker
 from reachmesh.wire.values import dump_body, load_arguments
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class ServedCall:
         "_produced_items",
         "_refused",
         "_room",
-        "_waiter",
+        "_waker",
         "call",
         "domain",
         "handler",
@@ -73,7 +74,7 @@ class ServedCall:
             self._input = Input(lambda items, size: driver.post(driver.engine.callee.consumed, call, items, size), self.handler.item)
         self._produced_items = self._produced_bytes = 0
         self._room: threading.Event | None = None
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self._waker: Waker | None = None
         self._refused: PayloadError | None = None
 
     # ---------------------------------------------------------------- what the executor asks
@@ -219,15 +220,13 @@ class ServedCall:
         return self._wait_room()
 
     async def _wait_room(self) -> bool:
-        loop = asyncio.get_running_loop()
         while not self.call.closed and self._refused is None:
-            waiter = loop.create_future()
-            self._waiter = (loop, waiter)
+            waker = self._waker = Waker()
             if self._has_credit():
                 return True
             if self.call.closed:
                 break
-            await waiter
+            await waker.future
         return False
 
     # ---------------------------------------------------------------- what the engine tells
@@ -236,10 +235,9 @@ class ServedCall:
         """Credit came."""
         if self._room is not None:
             self._room.set()
-        waiting, self._waiter = self._waiter, None
-        if waiting is not None:
-            with contextlib.suppress(RuntimeError):
-                waiting[0].call_soon_threadsafe(_wake, waiting[1])
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.wake()
 
     def stopped(self, reason: str) -> None:
         """Nobody waits for the answer any more."""
@@ -273,8 +271,3 @@ def _message(exc: BaseException) -> str:
     except BaseException as error:
         return f"(its text could not be made: {type(error).__name__})"
     return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}... ({len(text)} characters)"
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

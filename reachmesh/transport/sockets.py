@@ -227,6 +227,11 @@ class Transport:
         self._selector.register(sock.fd, selectors.EVENT_READ, source)
         self._check[source] = None
 
+    def fileno(self) -> int:
+        """A descriptor that is readable when a socket has something, for another selector; -1 where the system has none."""
+        fileno = getattr(self._selector, "fileno", None)
+        return int(fileno()) if fileno is not None else -1
+
     def wake(self) -> None:
         """End a `wait` that runs in another thread. Callable from anywhere, also after `close`."""
         with contextlib.suppress(OSError):
