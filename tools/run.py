@@ -7,7 +7,7 @@
     python3 tools/run.py bench [ARGS]    reachmesh beside its peers; ARGS go to tools/bench (--quick, --json, ...)
 
 Needs Python 3.11 with pip and nothing else: only the standard library is used here. Each environment is made once, in `.venv`
-(`.venv-bench` for the peers of the benchmark), and made up to date again when pyproject.toml has changed. Every command is printed
+(`.venv-bench` for the peers of the benchmark), and made anew when pyproject.toml asks for other packages. Every command is printed
 before it runs; the exit code is that of the first one that failed.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import shlex
 import subprocess
@@ -65,16 +66,21 @@ def environment(folder: str = ".venv", extras: tuple[str, ...] = ()) -> Path:
     A stamp inside the environment holds the digest of what it was made from and the extras it has; extras add up, so that
     `demo` and `test` share one environment.
     """
+    import tomllib  # here, so that an older Python gets as far as being told that it is too old
+
     venv = ROOT / folder
     python = venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     stamp = venv / "reachmesh.stamp"
-    digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode() + str(ROOT).encode()).hexdigest()
-    made_from, *present = stamp.read_text().split() if stamp.exists() and python.exists() else [""]
-    if made_from == digest and set(extras) <= set(present):
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        described = tomllib.load(file)
+    origin = [described["build-system"], described["project"], sys.version, str(ROOT)]
+    digest = hashlib.sha256(json.dumps(origin).encode()).hexdigest()
+    made_from, *present = stamp.read_text().split() if stamp.exists() else [""]
+    current = made_from == digest and python.exists()
+    if current and set(extras) <= set(present):
         return python
-    if not python.exists() or made_from != digest:
+    if not current:
         run([sys.executable, "-m", "venv", "--clear", str(venv)])
-        present = []
     wanted = sorted({*extras, *present})
     pip_install(python, ["--editable", f".[{','.join(wanted)}]" if wanted else "."])
     stamp.write_text(" ".join([digest, *wanted]))
