@@ -52,7 +52,7 @@ class Lan:
     """One bridge and one namespace per host, removed when the `with` block is left."""
 
     def __init__(self) -> None:
-        self._tag = f"rmdemo{secrets.token_hex(2)}"
+        self.tag = f"rmdemo{secrets.token_hex(2)}"
         self._made: list[str] = []
         self.folder = Path(tempfile.mkdtemp(prefix="reachmesh-lan-demo-"))
 
@@ -77,7 +77,7 @@ class Lan:
         self.close()
 
     def _namespace(self, host: str) -> str:
-        name = f"{self._tag}-{host}"
+        name = f"{self.tag}-{host}"
         ip("netns", "add", name)
         self._made.append(name)
         ip("-n", name, "link", "set", "lo", "up")
@@ -90,7 +90,7 @@ class Lan:
         env = os.environ | {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder), "HOME": str(folder), "REACHMESH_DISCOVERY": "mdns"}
         env.pop("REACHMESH_INTERFACES", None)
         return subprocess.Popen(
-            [sys.executable, __file__, "--enter", f"{self._tag}-{host}", host, *command], env=env, start_new_session=True
+            [sys.executable, __file__, "--enter", f"{self.tag}-{host}", host, *command], env=env, start_new_session=True
         )
 
     def close(self) -> None:
@@ -118,6 +118,7 @@ def demo(arguments: list[str]) -> int:
         signal.signal(number, lambda *_: ended.set())
     running: dict[str, subprocess.Popen[bytes]] = {}
     with Lan() as lan:
+        print(f"namespaces {lan.tag}-switch, {', '.join(f'{lan.tag}-{host}' for host in HOSTS)}", flush=True)
         try:
             for host, parts in HOSTS.items():
                 print(f"host {host}, {ADDRESSES[host]}: {', '.join(parts)}", flush=True)
