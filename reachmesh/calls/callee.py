@@ -189,8 +189,8 @@ class Callee:
         segments: list[Buffer] = [body, *frame.parts] if len(body) else list(frame.parts)
         batch, fault = call.inflow.handle_piece(frame.flags, segments)
         if fault:
-            self.fail(call, BadRequest(f"the body of {call.capability!r} is malformed: {fault}"), now)
-            self._stop(call, fault, now)
+            executed = "maybe" if call.claimed else "no"
+            self.fail(call, BadRequest(f"what {call.capability!r} was sent is malformed: {fault}", executed=executed), now, closing=True)  # type: ignore[arg-type]
             return
         if batch is not None:
             if call.body is None:

@@ -138,7 +138,7 @@ class Caller:
         if call.parent is not None:
             if call.parent.closed:
                 return self._settle_error(call, Cancelled("the call this one was made for was cancelled", executed="no"), now)
-            call.parent.children.add(call)
+            call.parent.children[call] = None
         if call.depth > self._depth_limit:
             return self._settle_error(
                 call,
@@ -469,7 +469,7 @@ class Caller:
         if call.timed:
             self._timers.forget()
         if call.parent is not None:
-            call.parent.children.discard(call)
+            call.parent.children.pop(call, None)
         self._deliveries.append(delivery)
         peer = "" if call.provider is None else call.provider.instance_id
         again = len(call.attempts) if status == "ok" else max(0, len(call.attempts) - 1)

@@ -85,7 +85,7 @@ class IncomingCall:
         self.inflow: Inflow | None = None
         self.outflow: Outflow | None = None
         self.handle: Any = None
-        self.children: set[Any] = set()
+        self.children: dict[Any, None] = {}
         self.final: tuple[int, int, list[Any], float] | None = None
         self.closed = False
         self.started: float | None = None

@@ -17,7 +17,7 @@ from reachmesh.calls.flags import CONTROL, REQUEST, RESPONSE, STREAM, STREAM_TO_
 from reachmesh.calls.flows import Buffer
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.ports import Delivery, Ended
-from reachmesh.engine.links import SELF, LinkTable, Phase
+from reachmesh.engine.links import SELF, LinkTable
 from reachmesh.engine.providers import RESERVED, hidden_provider, providers_of
 from reachmesh.errors import Overloaded, ReachError
 from reachmesh.membership.config import MembershipConfig
@@ -94,7 +94,9 @@ class Engine:
         self.identity = identity
         self.deliveries: list[Delivery] = []
         self.ended: list[Ended] = []
-        self.links = LinkTable(identity.boot, identity.instance_id, identity.name, identity.mesh, observer=identity.observer)
+        self.links = LinkTable(
+            identity.boot, identity.instance_id, identity.name, identity.mesh, observer=identity.observer, in_use=self._in_use
+        )
         self.router = Router(routing, rng, zone=identity.zone, host=identity.host, now=now)
         self.membership = Membership(record, membership, rng, now=now, observer=identity.observer)
         self.caller = Caller(
@@ -148,7 +150,7 @@ class Engine:
                 return
         for frame in frames:
             kind = frame[0]
-            if link is None or link.phase is Phase.GREETING or kind == CONTROL:
+            if link is None or not link.boot or kind == CONTROL:
                 self._handle_control(key, frame, now)
                 link = self.links.get(key)
             elif kind == REQUEST:
@@ -278,17 +280,21 @@ class Engine:
 
     def _retire_links(self, now: float) -> None:
         for key in self.links.spare(now):
-            if not self.caller.uses(key) and not self.callee.uses(key):
+            if not self._in_use(key):
                 self.links.retire(key, now)
         for boot in list(self._retiring):
             best = self.links.link_to(boot)
             if best is None or best <= 0:
                 self._retiring.pop(boot, None)
-            elif not self.caller.uses(best) and not self.callee.uses(best):
+            elif not self._in_use(best):
                 self._retiring.pop(boot, None)
                 self.links.retire(best, now)
 
     # ---------------------------------------------------------------- inside
+
+    def _in_use(self, key: int) -> bool:
+        """Whether a call is open on a link, in either direction."""
+        return self.caller.uses(key) or self.callee.uses(key)
 
     def _take_link_notes(self, now: float) -> None:
         for note in self.links.take_notes():

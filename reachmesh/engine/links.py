@@ -15,13 +15,13 @@ Everything a stranger can make grow is capped: addresses per boot, boots with hi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from reachmesh.calls.flags import CONTROL, MSGPACK, STREAM, STREAM_TO_CALLER
-from reachmesh.calls.flows import Buffer
+from reachmesh.calls.flows import Buffer, Outflow
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.ports import Flowing
 from reachmesh.calls.timers import NEVER
@@ -47,6 +47,9 @@ STAGGER = 0.25
 
 RETIRE_AFTER = 2.0
 """Seconds a spare link must have been idle before it is retired."""
+
+RETIRE_CHECK = 0.5
+"""Seconds between two looks whether the last calls on a retired link are over."""
 
 BULK_PER_TURN = 1 << 20
 """Bytes of chunks and items one link may send in one turn, so that a turn stays short."""
@@ -95,7 +98,7 @@ class Link:
         self.observer = False
         self.frames: list[bytes] = []
         self.parts: list[Buffer] = []
-        self.flows: deque[Flowing] = deque()
+        self.flows: deque[tuple[Flowing, Outflow]] = deque()
         self.spare_since: float | None = None
         self.waiting = False
 
@@ -125,9 +128,22 @@ class LinkTable:
     """All links of one node, and everything about making and ending them.
 
     Inputs: `handle_*`, `want`, `learn`, `send`, `flow`, `tick`. Outputs: `take_dials`, `take_closes`, `take_sends`, `take_notes`.
+
+    Args:
+        in_use: whether a call is open on a link; one that retires is kept for it.
     """
 
-    def __init__(self, boot: bytes, instance_id: str, name: str, mesh: str, *, observer: bool = False) -> None:
+    def __init__(
+        self,
+        boot: bytes,
+        instance_id: str,
+        name: str,
+        mesh: str,
+        *,
+        observer: bool = False,
+        in_use: Callable[[int], bool] = lambda key: False,
+    ) -> None:
+        self._in_use = in_use
         self.boot, self.instance_id, self.name, self.mesh, self.observer = boot, instance_id, name, mesh, observer
         self.incarnation = 0
         self.own_addresses: frozenset[str] = frozenset()
@@ -167,6 +183,10 @@ class LinkTable:
         """Boots with a link that is up, this node's own left out, in the order they came up."""
         return [boot for boot in self._by_boot if boot != self.boot]
 
+    def greeting(self) -> list[str]:
+        """Addresses that were dialled and have not answered yet, in order."""
+        return sorted({link.address for link in self._pending.values() if link.address})
+
     # ---------------------------------------------------------------- addresses and dialling
 
     def learn(self, boot: bytes, addresses: Sequence[str]) -> None:
@@ -189,8 +209,12 @@ class LinkTable:
             self.learn(boot, (address,))
             if boot not in self._best:
                 self.want(boot, now)
-        elif address not in self.own_addresses and address not in self._dialed:
+        elif address not in self.own_addresses and address not in self._dialed and not self._is_linked(address):
             self._dial(address, None, now)
+
+    def _is_linked(self, address: str) -> bool:
+        """Whether a boot that is linked is known to be at an address."""
+        return any(address in self._book.get(boot, ()) for boot in self._best)
 
     def want(self, boot: bytes, now: float) -> bool:
         """Make a link to a boot: its addresses are dialled side by side, a quarter second apart."""
@@ -221,6 +245,8 @@ class LinkTable:
         while attempt.addresses and (attempt.next_at <= now or attempt.open == 0):
             address = attempt.addresses.pop(0)
             busy = self._dialed.get(address)
+            if busy is not None and busy.phase is Phase.RETIRING:
+                busy = None
             if busy is not None and busy.expected is not None and busy.expected != boot:
                 attempt.outcomes.append("other" if busy.phase is Phase.UP else "silent")
                 continue
@@ -381,7 +407,8 @@ class LinkTable:
             self._prefer(link.boot, now)
             self.send(key, encode_control(Control.GOODBYE, Goodbye(reason="spare").encode()))
         elif goodbye.reason == "spare" and link.phase is Phase.RETIRING:
-            self.close(key, "retired", now)
+            link.deadline = now  # at once, but for calls that came before the answer
+            self._expire(link, now)
         elif goodbye.reason != "spare":
             self.close(key, goodbye.reason or "left", now)
 
@@ -397,10 +424,9 @@ class LinkTable:
             return
         first = boot not in self._best
         self._prefer(boot, now)
-        attempt = self._attempts.pop(boot, None)
-        if attempt is not None:
+        if self._attempts.pop(boot, None) is not None:
             for other in list(self._dialed.values()):
-                if other.expected == boot and other.phase in (Phase.CONNECTING, Phase.GREETING):
+                if other.expected == boot and other.phase is Phase.CONNECTING:  # one that has greeted may be up over there
                     other.expected = None
                     self.close(other.key, "not needed", now)
         if first:
@@ -479,7 +505,7 @@ class LinkTable:
         if link is None:
             return
         outflow.is_listed = True
-        link.flows.append(owner)
+        link.flows.append((owner, outflow))
         if not link.waiting:
             link.waiting = True
             self._ready[link.key] = link
@@ -507,9 +533,8 @@ class LinkTable:
         budget = BULK_PER_TURN
         flows = link.flows
         while flows and budget > 0:
-            owner = flows.popleft()
-            outflow = owner.outflow
-            if outflow is None or owner.closed:
+            owner, outflow = flows.popleft()
+            if outflow is not owner.outflow or owner.closed:  # ended, or sent again on another link
                 continue
             piece = outflow.pull()
             if piece is None:
@@ -538,7 +563,7 @@ class LinkTable:
                 )
             )
             link.parts.extend(parts)
-            flows.append(owner)
+            flows.append((owner, outflow))
             if len(link.frames) + len(link.parts) > LIMITS.parts_per_batch - 64:
                 break
         if flows and not link.waiting:
@@ -554,17 +579,26 @@ class LinkTable:
 
     @property
     def busy(self) -> bool:
-        """Whether something is left for the next turn."""
-        return bool(self._ready)
+        """Whether something is left for the next turn: frames to send, or flows whose end has to be told."""
+        return bool(self._ready or self._ended)
 
     # ---------------------------------------------------------------- time and outputs
 
     def tick(self, now: float) -> None:
         """Give up on silent addresses and greetings, and dial what is due."""
         for link in [link for link in self._pending.values() if link.deadline <= now]:
-            self.close(link.key, "mute" if link.phase is Phase.GREETING else "silent", now)
+            self._expire(link, now)
         for boot in list(self._attempts):
             self._continue(boot, now)
+
+    def _expire(self, link: Link, now: float) -> None:
+        """A link's deadline has come; one that retires stays until its calls are over."""
+        if link.phase is not Phase.RETIRING:
+            self.close(link.key, "mute" if link.phase is Phase.GREETING else "silent", now)
+        elif self._in_use(link.key):
+            link.deadline = now + RETIRE_CHECK
+        else:
+            self.close(link.key, "retired", now)
 
     def next_timeout(self) -> float:
         """The next deadline of a handshake, or the next staggered dial."""
