@@ -185,7 +185,7 @@ class LinkTable:
 
     def greeting(self) -> list[str]:
         """Addresses that were dialled and have not answered yet, in order."""
-        return sorted({link.address for link in self._pending.values() if link.address})
+        return sorted({link.address for link in self._pending.values() if link.phase in (Phase.CONNECTING, Phase.GREETING)})
 
     # ---------------------------------------------------------------- addresses and dialling
 

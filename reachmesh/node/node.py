@@ -183,6 +183,11 @@ class ReachNode:
         return self._record.endpoints
 
     @property
+    def security(self) -> str:
+        """How the mesh is guarded: "OPEN" = not at all, whoever reaches the network may join and call."""
+        return "OPEN"
+
+    @property
     def is_running(self) -> bool:
         """Whether it was started and not stopped."""
         return self._phase in ("running", "draining")

@@ -1,0 +1,59 @@
+"""The program: runs a command and turns whatever happens into an exit code; nobody ever sees a traceback.
+
+Exit codes: 0 fine (an empty mesh too), 1 the answer is an error, 2 wrong usage, 130 interrupted by Ctrl-C.
+
+Everything else is imported inside `main`, so that an early Ctrl-C is caught as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+
+def main() -> None:
+    """Entry point of `reachmesh-inspect`."""
+    try:
+        code = _run(sys.argv[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has seen enough
+        code = 0
+    _leave(code)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        from reachmesh.inspect.commands import app
+        from reachmesh.inspect.output import Output
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"reachmesh-inspect needs {error.name}: pip install reachmesh with its dependencies\n")
+        return EXIT_ERROR
+    try:
+        code = app(arguments, prog_name="reachmesh-inspect", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else EXIT_ERROR
+    except Exception as error:
+        output = Output("--json" in arguments)
+        if hasattr(error, "format_message"):  # a mistake in the command line, as click (or the copy of it in typer) tells it
+            output.usage(error)
+            return EXIT_USAGE
+        return output.error(error)
+
+
+def _leave(code: int) -> None:
+    """End at once: after Ctrl-C a thread may hold a lock that a clean stop would wait for, and an observer has nothing to tell."""
+    try:
+        sys.stdout.flush()
+    except (BrokenPipeError, ValueError):
+        pass
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
