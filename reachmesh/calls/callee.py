@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from reachmesh.calls.admission import Admission, Rule
 from reachmesh.calls.caller import CREDIT
 from reachmesh.calls.flags import (
     MSGPACK,
@@ -32,6 +33,7 @@ from reachmesh.calls.flags import (
 )
 from reachmesh.calls.flows import Batch, Buffer, Inflow, Outflow, packed
 from reachmesh.calls.incoming import Incoming, IncomingCall
+from reachmesh.calls.meter import Meter
 from reachmesh.calls.outgoing import FLAT_BYTES
 from reachmesh.calls.ports import Delivery, Ended, Kind, Links
 from reachmesh.calls.timers import Timers
@@ -44,7 +46,14 @@ from reachmesh.errors import (
     PeerLost,
     ProtocolError,
     ReachError,
+    RemoteError,
+    SemanticError,
+    VersionMismatch,
+    WorkerCrashed,
 )
+from reachmesh.resilience.permits import PermitConfig
+from reachmesh.resilience.pressure import PressureConfig
+from reachmesh.routing import accepts
 from reachmesh.wire.frames import NO_DEADLINE, Frame, RequestMeta, decode_request_meta, encode_error, encode_frame
 from reachmesh.wire.limits import Limits
 
@@ -59,7 +68,7 @@ class Callee:
 
     Args:
         boot: this node's boot id; a request that names another is not ours.
-        offers: whether a capability is served here right now.
+        rule_of: the rule of a capability served here right now, or None.
         ended: shared list that each call that ended is appended to.
     """
 
@@ -72,18 +81,21 @@ class Callee:
         boot: bytes,
         instance_id: str,
         depth_limit: int,
-        offers: Callable[[str], bool],
+        rule_of: Callable[[str], Rule | None],
         ended: list[Ended],
+        permits: PermitConfig,
+        pressure: PressureConfig,
     ) -> None:
         self._links, self._deliveries, self._limits = links, deliveries, limits
-        self._boot, self._instance_id, self._depth_limit, self._offers = boot, instance_id, depth_limit, offers
+        self._boot, self._instance_id, self._depth_limit, self._rule_of = boot, instance_id, depth_limit, rule_of
+        self.admission = Admission(rule_of, deliveries, permits=permits, pressure=pressure)
+        self.meter = Meter()
         self._calls = Incoming()
         self._timers = Timers()
         self._metas: dict[bytes, RequestMeta] = {}
         self._ended = ended
         self._refusal: ReachError | None = None
         self._stopped: list[IncomingCall] = []
-        self.level = 0
         self.strays = 0
 
     @property
@@ -141,7 +153,18 @@ class Callee:
         if not flags & REQUEST_MORE:
             body = frame.body
             call.body = Batch([body, *frame.parts] if len(body) else list(frame.parts), 0)
-            self._deliveries.append((Kind.REQUEST, call, None))
+            self._admit(call, now)
+
+    def _admit(self, call: IncomingCall, now: float) -> None:
+        if (refusal := self.admission.admit(call, now)) is not None:
+            self._fail(call, refusal, now)
+
+    def _hand_over(self, call: IncomingCall, delivery: Delivery) -> None:
+        """What the caller streams in follows its request, which may still wait for a permit."""
+        if call.delivered:
+            self._deliveries.append(delivery)
+        else:
+            call.early = [*(call.early or ()), delivery]
 
     def _reason_to_refuse(self, call: IncomingCall, meta: RequestMeta, remaining: int) -> ReachError | None:
         if meta.boot != self._boot:
@@ -150,15 +173,18 @@ class Callee:
             return LoopDetected(f"{call.capability!r} is nested {call.depth} calls deep; the limit is {self._depth_limit}")
         if self._refusal is not None and not any(each.trace_id == call.trace_id for each in self._calls.all()):
             return self._refusal
-        if not self._offers(call.capability):
+        rule = self._rule_of(call.capability)
+        if rule is None:
             return NoProvider(f"{self._instance_id} does not offer {call.capability!r}")
+        if call.extras and (refusal := _wrong_version(call, rule)) is not None:
+            return refusal
         if remaining == 0:
             return DeadlineExceeded(f"the time for {call.capability!r} was over on arrival", executed="no")
         if not self._calls.has_room(call.key):
             return Overloaded(f"{self._instance_id} has too many calls of this caller open", retry_after=1.0)
         if self._calls.get(call.key, call.call_id) is not None:
             return ProtocolError("this call id is in use")
-        return None
+        return self.admission.turned_away(call)
 
     def handle_stream(self, key: int, frame: Frame, now: float) -> None:
         """A STREAM frame from the calling side: a chunk, items, their end, credit, or a cancel."""
@@ -177,7 +203,7 @@ class Callee:
             self._stop(call, "cancelled by the caller", now)
         elif flags & STREAM_END:
             if call.body is not None:
-                self._deliveries.append((Kind.INPUT_END, call, None))
+                self._hand_over(call, (Kind.INPUT_END, call, None))
         elif call.inflow is None:
             self.strays += 1
         else:
@@ -189,16 +215,16 @@ class Callee:
         segments: list[Buffer] = [body, *frame.parts] if len(body) else list(frame.parts)
         batch, fault = call.inflow.handle_piece(frame.flags, segments)
         if fault:
-            executed = "maybe" if call.claimed else "no"
-            self.fail(call, BadRequest(f"what {call.capability!r} was sent is malformed: {fault}", executed=executed), now, closing=True)  # type: ignore[arg-type]
+            executed = "no" if self._give_up(call, now) else "maybe"
+            self._fail(call, BadRequest(f"what {call.capability!r} was sent is malformed: {fault}", executed=executed), now, closing=True)  # type: ignore[arg-type]
             return
         if batch is not None:
             if call.body is None:
                 call.body = batch
                 call.inflow.consumed(0, batch.size)
-                self._deliveries.append((Kind.REQUEST, call, None))
+                self._admit(call, now)
             else:
-                self._deliveries.append((Kind.INPUT, call, batch))
+                self._hand_over(call, (Kind.INPUT, call, batch))
         self._grant(call)
 
     def handle_link_down(self, key: int, reason: str, now: float) -> None:
@@ -210,12 +236,19 @@ class Callee:
         """Stop what is over its deadline; one that has not started never will."""
         for owner in self._timers.due(now):
             assert isinstance(owner, IncomingCall)
-            executed = "no" if owner.claim() else "maybe"
-            self.fail(owner, DeadlineExceeded(f"{owner.capability!r} did not finish in time", executed=executed), now, closing=True)  # type: ignore[arg-type]
+            executed = "no" if self._give_up(owner, now) else "maybe"
+            self._fail(owner, DeadlineExceeded(f"{owner.capability!r} did not finish in time", executed=executed), now, closing=True)  # type: ignore[arg-type]
+        for call, error in self.admission.late(now):
+            self._fail(call, error, now, closing=True)
 
     def next_timeout(self) -> float:
-        """The next deadline."""
-        return self._timers.next()
+        """The next deadline, of a call or of a wait for a permit."""
+        return min(self._timers.next(), self.admission.next_timeout())
+
+    @property
+    def level(self) -> int:
+        """Backpressure level 0-255 for the answers."""
+        return self.admission.level() if self.admission.pressed else 0
 
     def drain(self, refusal: ReachError) -> None:
         """Refuse new calls with `refusal`; those that belong to a call already accepted still come in."""
@@ -224,8 +257,8 @@ class Callee:
     def stop_all(self, reason: str, now: float) -> None:
         """End every open call: its caller is told, its handler is cancelled."""
         for call in self._calls.all():
-            executed = "maybe" if call.claimed else "no"
-            self.fail(call, PeerLost(f"{self._instance_id} stopped: {reason}", executed=executed), now, closing=True)  # type: ignore[arg-type]
+            executed = "no" if self._give_up(call, now) else "maybe"
+            self._fail(call, PeerLost(f"{self._instance_id} stopped: {reason}", executed=executed), now, closing=True)  # type: ignore[arg-type]
 
     # ---------------------------------------------------------------- verbs of the execution side
 
@@ -243,6 +276,8 @@ class Callee:
 
     def finish(self, call: IncomingCall, payload_format: int, segments: list[Buffer], now: float) -> None:
         """The handler returned (for a stream: it is over, with no segments)."""
+        if call.permits is not None:
+            self.admission.ran(call, now)
         if call.closed:
             return
         if call.outflow is not None:
@@ -252,15 +287,22 @@ class Callee:
             return
         self._respond(call, 0, payload_format, segments, now)
 
-    def fail(self, call: IncomingCall, error: ReachError, now: float, *, closing: bool = False) -> None:
-        """The call ends with an error: at once when `closing`, else after the items that are on their way."""
+    def fail(self, call: IncomingCall, error: ReachError, now: float) -> None:
+        """The handler failed, or could not be run; the error follows the items that are on their way."""
+        if call.permits is not None:
+            self.admission.ran(call, now)
+        self._fail(call, error, now)
+
+    def _fail(self, call: IncomingCall, error: ReachError, now: float, *, closing: bool = False) -> None:
+        """The call ends with an error: at once when `closing`, whatever its handler does."""
         if call.closed:
             return
         call.status = error.code
+        call.failed = isinstance(error, _HANDLERS_FAULT) and error.executed != "no"
         segments: list[Buffer] = [encode_error(error)]
         if closing:
             call.outflow = None
-            call.claim()
+            self._give_up(call, now)
             self._respond(call, RESPONSE_ERROR, MSGPACK, segments, now)
             call.reason = error.message
             self._tell_stopped(call, error.message)
@@ -365,7 +407,6 @@ class Callee:
         """Close without an answer: nobody waits for one."""
         if call.closed:
             return
-        call.claim()
         call.status = "cancelled"
         self._close(call, reason, now)
         self._tell_stopped(call, reason)
@@ -381,11 +422,35 @@ class Callee:
         taken, self._stopped = self._stopped, []
         return taken
 
+    def _give_up(self, call: IncomingCall, now: float) -> bool:
+        """See that a handler that has not begun never will; true when it surely has not and will not."""
+        if call.claimed or not call.claim():
+            return False
+        self.admission.never_ran(call, now)
+        return True
+
     def _close(self, call: IncomingCall, reason: str, now: float) -> None:
         if not self._calls.close(call, reason):
             return
+        self._give_up(call, now)
         if call.deadline is not None:
             self._timers.forget()
         started, trace, again = call.started, call.trace_id, 1 if call.flags & REQUEST_RETRY else 0
         entry = (False, call.capability, call.status, call.arrived, started, now, trace, call.span_id, call.depth, call.caller[1], again)
         self._ended.append(entry)
+        self.meter.add(None if started is None else now - started, call.failed, now)
+
+
+_HANDLERS_FAULT = (RemoteError, SemanticError, WorkerCrashed, DeadlineExceeded)
+"""Errors that count as failures of this node; refusals and callers' mistakes do not."""
+
+
+def _wrong_version(call: IncomingCall, rule: Rule) -> ReachError | None:
+    """A caller that asked for a version is served by it or refused, whatever its table of providers said."""
+    asked = call.extras.get("v")
+    if not isinstance(asked, str):
+        return None
+    if accepts(asked, version=rule.version, compatible_from=rule.compatible_from, node_version=rule.node_version):
+        return None
+    lowest = rule.compatible_from or rule.version
+    return VersionMismatch(f"version {asked} of {call.capability!r} was asked for; {lowest} to {rule.version} is offered here")

@@ -27,6 +27,10 @@ class IncomingCall:
         boot: the caller's boot id; instance_id and name as told in its handshake.
         deadline: monotonic seconds, or None.
         handle: what the execution side hung here (opaque to the engine).
+        delivered: whether it was handed to the execution side.
+        permits: where it holds or waits for a permit (the callee's business), or None.
+        early: what the caller streamed in before that.
+        failed: whether it counts as a failure of this node.
         status: "ok" or the code of the error it ends with.
         children: calls made while serving this one; they are cancelled with it.
     """
@@ -42,8 +46,11 @@ class IncomingCall:
         "children",
         "closed",
         "deadline",
+        "delivered",
         "depth",
+        "early",
         "extras",
+        "failed",
         "final",
         "flags",
         "handle",
@@ -51,6 +58,7 @@ class IncomingCall:
         "key",
         "outflow",
         "payload_format",
+        "permits",
         "priority",
         "reason",
         "span_id",
@@ -87,7 +95,9 @@ class IncomingCall:
         self.handle: Any = None
         self.children: dict[Any, None] = {}
         self.final: tuple[int, int, list[Any], float] | None = None
-        self.closed = False
+        self.closed = self.delivered = self.failed = False
+        self.permits: Any = None
+        self.early: list[Any] | None = None
         self.started: float | None = None
         self.reason = ""
         self.status = "ok"

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from reachmesh.calls.admission import Rule
 from reachmesh.calls.callee import Callee
 from reachmesh.calls.caller import Caller
 from reachmesh.calls.flags import CONTROL, REQUEST, RESPONSE, STREAM, STREAM_TO_CALLER
@@ -24,6 +25,9 @@ from reachmesh.membership.config import MembershipConfig
 from reachmesh.membership.machine import DialOutcome, Membership
 from reachmesh.membership.outbox import MemberEvent
 from reachmesh.membership.record import Record
+from reachmesh.membership.states import Load
+from reachmesh.resilience.permits import PermitConfig
+from reachmesh.resilience.pressure import PressureConfig
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
 from reachmesh.routing import NoPick, Provider, RouteEvent, Router, RouteRequest, RoutingConfig
 from reachmesh.wire.control import Control
@@ -36,6 +40,11 @@ _NOTE_EVERY = 0.01
 _LINK_CHECK = 1.0
 """Seconds between two looks for links that are no longer needed."""
 
+
+LOAD_PERIOD = 0.25
+"""Seconds between two measurements of the own load while calls are open. Shorter shows a full node sooner and costs wake-ups."""
+
+_IDLE = Load()
 
 _DIAL_OUTCOMES: dict[str, DialOutcome] = {"refused": "refused", "other": "other", "mute": "mute"}
 
@@ -72,7 +81,7 @@ class Engine:
     """Membership, routing, calls and links of one node, turning together.
 
     Args:
-        offers: whether this node serves a capability right now (a dictionary look-up, nothing of the user's).
+        rule_of: the rule of a capability served right now, or None (a dictionary look-up, nothing of the user's).
         grace: seconds after the start during which a call that nobody can serve waits for discovery.
     """
 
@@ -84,12 +93,14 @@ class Engine:
         membership: MembershipConfig,
         routing: RoutingConfig,
         rng: random.Random,
-        offers: Callable[[str], bool],
+        rule_of: Callable[[str], Rule | None],
         now: float,
         depth_limit: int = 16,
         grace: float = 1.5,
         policy: RetryPolicy | None = None,
         throttle: RetryThrottle | None = None,
+        permits: PermitConfig | None = None,
+        pressure: PressureConfig | None = None,
     ) -> None:
         self.identity = identity
         self.deliveries: list[Delivery] = []
@@ -119,8 +130,10 @@ class Engine:
             boot=identity.boot,
             instance_id=identity.instance_id,
             depth_limit=depth_limit,
-            offers=offers,
+            rule_of=rule_of,
             ended=self.ended,
+            permits=permits or PermitConfig(),
+            pressure=pressure or PressureConfig(),
         )
         self._notes: list[Note] = []
         self._heard: dict[bytes, None] = {}
@@ -129,6 +142,8 @@ class Engine:
         self._next_note = now
         self._touched = True
         self._member_due = now
+        self._load_due = now
+        self._load = _IDLE
         self.faults = 0
         self._own_providers(record, now)
 
@@ -238,6 +253,8 @@ class Engine:
         self._touched = True
         self.caller.tick(now)
         self.callee.tick(now)
+        if now >= self._load_due and self._active:
+            self._report_load(now)
         if now >= self._next_link_check:
             self._next_link_check = now + _LINK_CHECK
             self._retire_links(now)
@@ -271,12 +288,40 @@ class Engine:
         if self._touched:
             self._touched = False
             self._member_due = self.membership.next_timeout()
-        return min(self.caller.next_timeout(), self.callee.next_timeout(), self._member_due, self.links.next_timeout())
+        due = min(self.caller.next_timeout(), self.callee.next_timeout(), self._member_due, self.links.next_timeout())
+        return min(due, self._load_due) if self._active else due
 
     @property
     def serves(self) -> bool:
         """Whether this node offers anything."""
         return bool(self.membership.record.capabilities)
+
+    @property
+    def _active(self) -> bool:
+        """Whether there is load to report, or its end."""
+        return bool(self.callee.open) or self._load is not _IDLE
+
+    def _report_load(self, now: float) -> None:
+        """Measure what this node serves, for its state and its heartbeats."""
+        callee, admission = self.callee, self.callee.admission
+        qps, failure_rate, p95 = callee.meter.read(now)
+        full, queue = admission.full(), admission.queued
+        if callee.open or qps or full:
+            load = Load(
+                outstanding=callee.open,
+                queue=queue,
+                failure_rate=failure_rate,
+                p95_ms=p95 * 1000.0,
+                qps=qps,
+                backpressure=callee.level,
+                full=full,
+            )
+        else:
+            load = _IDLE
+        self._load = load
+        self._load_due = now + (LOAD_PERIOD if callee.open else 4 * LOAD_PERIOD)
+        self.membership.set_load(load, now=now)
+        self._touched = True
 
     def _retire_links(self, now: float) -> None:
         for key in self.links.spare(now):

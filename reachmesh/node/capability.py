@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from reachmesh.calls.admission import Rule
 from reachmesh.engine.providers import RESERVED
 from reachmesh.errors import ConfigError
 from reachmesh.execution.executor import PROFILES, resolve_domain
@@ -127,7 +128,7 @@ def _check(
 class Served:
     """A capability ready to be served: its declaration, its inspected handler, and what the record says of it."""
 
-    __slots__ = ("capability", "domain", "handler", "name", "options")
+    __slots__ = ("capability", "domain", "handler", "name", "options", "rule")
 
     def __init__(self, declared: Capability, localns: Mapping[str, Any] | None = None) -> None:
         if declared.handler is None or not callable(declared.handler):
@@ -138,6 +139,12 @@ class Served:
         self.handler.profile = declared.profile
         self.domain = resolve_domain(self.handler, declared.domain)
         self.options = self._options()
+        self.rule = Rule(
+            max_concurrent=declared.max_concurrent,
+            version=declared.version,
+            compatible_from=declared.compatible_from,
+            cache_ttl=declared.cache_ttl if declared.pure else None,
+        )
 
     def _options(self) -> dict[str, Any]:
         declared, described = self.capability, self.handler.describe()

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from reachmesh.calls.admission import Rule
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.discovery import Announcement, Candidate, Discovery
 from reachmesh.engine import Engine, Identity, Note
@@ -333,14 +334,13 @@ class ReachNode:
             addresses = tuple(f"{f'[{host}]' if ':' in host else host}:{port}" for host in hosts)
         self._record = self._make_record(tuple(f"tcp://{address}" for address in addresses))
         now = time.monotonic()
-        served, reserved = self._served, self._reserved
         engine = self._engine = Engine(
             self._identity,
             self._record,
             membership=self.config.membership(),
             routing=self.config.routing(),
             rng=random.Random(os.urandom(16)),
-            offers=lambda name: name in served or name in reserved,
+            rule_of=self._rule_of,
             now=now,
             depth_limit=self.config.depth_limit,
             grace=self.config.grace,
@@ -717,6 +717,10 @@ class ReachNode:
 
     def _random_bytes(self, size: int) -> bytes:
         return self._rng.getrandbits(8 * size).to_bytes(size, "big")
+
+    def _rule_of(self, cap: str) -> Rule | None:
+        served = self._served.get(cap) or self._reserved.get(cap)
+        return None if served is None else served.rule
 
     def _make_job(self, call: IncomingCall) -> ServedCall | None:
         served = self._served.get(call.capability) or self._reserved.get(call.capability)

@@ -89,6 +89,7 @@ class ServedCall:
         call = self.call
         if call.closed or (call.deadline is not None and call.deadline <= time.monotonic()) or not call.claim():
             return None
+        self._driver.engine.callee.admission.begun.append(None)
         try:
             arguments = self._bind()
         except ReachError as error:

@@ -16,11 +16,11 @@ from reachmesh.resilience.priorities import class_of
 class PressureConfig:
     """Queue lengths (calls accepted and not yet started) at which something happens."""
 
-    watermark: int = 256
+    watermark: int = 1024
     """From here low priority is refused and the level rises, >= 1. Low refuses bursts, high lets waits grow long."""
-    normal: int = 1024
+    normal: int = 16_384
     """From here normal priority is refused, >= watermark."""
-    high: int = 4096
+    high: int = 65_536
     """From here everything is refused: the bound of memory, >= normal."""
 
 
@@ -32,7 +32,7 @@ def admits(config: PressureConfig, priority: int, queued: int) -> bool:
 def level(config: PressureConfig, queued: int) -> int:
     """Backpressure level 0-255 of a queue.
 
-    Example: with watermark 256 and normal 1024, 256 queued give 0, 640 give 127, 1024 and more 255.
+    Example: with watermark 1024 and normal 16,384, 1,024 queued give 0, 8,704 give 127, 16,384 and more 255.
     """
     if queued <= config.watermark:
         return 0
