@@ -297,7 +297,7 @@ WORKS = (
     Work("out-1000", "1,000 outstanding", "calls/s", outstanding(1000)),
     Work("out-64-native", "64 outstanding, without asyncio", "calls/s", native_outstanding(64), quick=False),
     Work("threads-4", "4 caller threads", "calls/s", threads),
-    Work("fan-50", "64 outstanding, 1 caller to 50 instances", "calls/s", outstanding(64), instances=50),
+    Work("fan-50", "64 outstanding, 1 caller to 50 instances", "calls/s", outstanding(64), instances=50, quick=False),
     Work("stream-100B", "stream of 100-byte items", "items/s", stream(100, 2000)),
     Work("stream-64K", "stream of 64 KiB items", "MiB/s", stream_bandwidth),
     Work("payload-1", "1 MiB argument", "MiB/s", payload(1)),
