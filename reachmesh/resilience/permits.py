@@ -48,7 +48,7 @@ class Permits:
         self._holding: dict[Hashable, float] = {}
         self._waiting: PriorityQueues[Hashable] = PriorityQueues()
         self._until: dict[Hashable, float] = {}
-        self._granted: list[Hashable] = []
+        self._granted: dict[Hashable, None] = {}
         self._hold = 0.0
 
     @property
@@ -72,7 +72,7 @@ class Permits:
             return Grant.GRANTED
         if ticket in self._waiting:
             return Grant.QUEUED
-        if len(self._holding) < self._limit and not self._waiting:
+        if len(self._holding) < self._limit:
             self._holding[ticket] = now
             return Grant.GRANTED
         if len(self._waiting) >= self._config.queue or self._config.wait <= 0:
@@ -86,6 +86,7 @@ class Permits:
         since = self._holding.pop(ticket, None)
         if since is None:
             return
+        self._granted.pop(ticket, None)
         held = max(now - since, 0.0)
         self._hold = self._hold + _STEP * (held - self._hold) if self._hold else held
         self._pass_on(now)
@@ -96,6 +97,7 @@ class Permits:
             del self._until[ticket]
         elif ticket in self._holding:
             del self._holding[ticket]
+            self._granted.pop(ticket, None)
             self._pass_on(now)
 
     def expire(self, now: float) -> list[Hashable]:
@@ -112,8 +114,8 @@ class Permits:
 
     def take_granted(self) -> list[Hashable]:
         """Hand over the tickets that got their permit after waiting, except those that were cancelled or released since."""
-        granted, self._granted = self._granted, []
-        return [each for each in granted if each in self._holding]
+        granted, self._granted = self._granted, {}
+        return list(granted)
 
     def next_timeout(self) -> float:
         """Instant of the next `expire` that finds something; infinity when nobody waits."""
@@ -133,7 +135,7 @@ class Permits:
             ticket = self._waiting.pop()
             del self._until[ticket]
             self._holding[ticket] = now
-            self._granted.append(ticket)
+            self._granted[ticket] = None
 
 
 def auto_limit(rate: float, latency: float) -> int:
