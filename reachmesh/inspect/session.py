@@ -121,7 +121,7 @@ class Session:
         """Ask nodes the same at the same time; answers by instance id, a `ReachError` in place of one that did not come."""
         futures: dict[str, CallFuture] = {}
         for peer in peers:
-            reach = self.node.reach(capability, target=peer.instance_id, timeout=timeout, retries=0)
+            reach = self.node.reach(capability, target=peer.instance_id, timeout=timeout, retries=0, priority=0)
             futures[peer.instance_id] = reach.submit(**arguments)
         return {instance_id: _outcome(future) for instance_id, future in futures.items()}
 
