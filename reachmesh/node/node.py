@@ -31,6 +31,7 @@ from reachmesh.node.capability import Capability, Served, capability, read_caps
 from reachmesh.node.config import NodeConfig
 from reachmesh.node.driver import Driver
 from reachmesh.node.peers import Event, PeerInfo, event_of, own_peer, peer_of
+from reachmesh.node.processes import process_domain
 from reachmesh.node.reach import UNSET, Options, Reach
 from reachmesh.node.served import CURRENT, ServedCall
 from reachmesh.node.serving import serve_here, serve_on_loop
@@ -256,6 +257,8 @@ class ReachNode:
         with self._life:
             if served.name in self._served:
                 raise ConfigError(f"this node serves {served.name!r} already")
+            if self._executor is not None:
+                self._executor.processes = process_domain(self.name, [served], self._executor.processes)  # type: ignore[arg-type]
             self._served[served.name] = served
             try:
                 self._publish()
@@ -306,11 +309,15 @@ class ReachNode:
                 return self
             if self._phase == "stopped":
                 raise NodeStopped("this node was stopped and cannot be started again", hint="make a new one")
+            processes = process_domain(self.name, self._served.values())
             transport = Transport()
             try:
-                self._start(transport)
+                self._start(transport, processes)
             except BaseException:
                 transport.close(0)
+                if processes is not None:
+                    processes.close()
+                    processes.join(0.0)
                 self._engine = self._driver_or_none = self._executor = None
                 raise
             self._phase = "running"
@@ -318,7 +325,7 @@ class ReachNode:
         self._discover()
         return self
 
-    def _start(self, transport: Transport) -> None:
+    def _start(self, transport: Transport, processes: Any) -> None:
         settings = self._settings
         interfaces = list_interfaces(settings.interfaces)
         if settings.bind is not None:
@@ -346,7 +353,7 @@ class ReachNode:
             grace=self.config.grace,
         )
         engine.links.own_addresses = frozenset(addresses)
-        executor = self._executor = Executor(name=self.name, pool_threads=self.config.pool_threads)
+        executor = self._executor = Executor(name=self.name, pool_threads=self.config.pool_threads, processes=processes)
         self._driver_or_none = Driver(
             self.name,
             engine,
