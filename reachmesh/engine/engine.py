@@ -25,7 +25,7 @@ from reachmesh.membership.config import MembershipConfig
 from reachmesh.membership.machine import DialOutcome, Membership
 from reachmesh.membership.outbox import MemberEvent
 from reachmesh.membership.record import Record
-from reachmesh.membership.states import Load
+from reachmesh.membership.states import Load, full_capability
 from reachmesh.resilience.permits import PermitConfig
 from reachmesh.resilience.pressure import PressureConfig
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
@@ -33,9 +33,6 @@ from reachmesh.routing import NoPick, Provider, RouteEvent, Router, RouteRequest
 from reachmesh.wire.control import Control
 from reachmesh.wire.frames import Frame, encode_control, split_batch
 from reachmesh.wire.limits import LIMITS
-
-_NOTE_EVERY = 0.01
-"""Seconds between two reports of a turn to the membership; a pause is twenty times longer."""
 
 _LINK_CHECK = 1.0
 """Seconds between two looks for links that are no longer needed."""
@@ -139,7 +136,6 @@ class Engine:
         self._heard: dict[bytes, None] = {}
         self._next_link_check = now + _LINK_CHECK
         self._retiring: dict[bytes, None] = {}
-        self._next_note = now
         self._touched = True
         self._member_due = now
         self._load_due = now
@@ -262,10 +258,8 @@ class Engine:
 
     def note_turn(self, now: float, wall: float) -> None:
         """A turn begins; one that comes late means that this process was paused. `wall`: the wall clock, for skew warnings only."""
-        if now >= self._next_note:
-            self._next_note = now + _NOTE_EVERY
-            self.membership.note_turn(now=now, wall=wall)
-            self._touched = True
+        self.membership.note_turn(now=now, wall=wall)
+        self._touched = True
 
     def note_drained(self, now: float) -> None:
         """The sockets are empty: what peers said meanwhile has been heard."""
@@ -273,7 +267,8 @@ class Engine:
 
     def settle(self, now: float) -> None:
         """Carry outputs of one part to the inputs of another until none is left."""
-        self._take_membership(now)
+        if self._touched:
+            self._take_membership(now)
         for stopped in self.callee.take_stopped():
             for child in list(stopped.children):
                 self.caller.cancel(child, now=now, reason=f"the call it was made for is over: {stopped.reason}")
@@ -376,7 +371,7 @@ class Engine:
         for boot, kind, body in self.membership.take_sends():
             key = self.links.link_to(boot)
             if key is None:
-                key = self.links.observer_link(boot)
+                key = self.links.second_link(boot)
             if key is not None:
                 self.links.send(key, encode_control(kind, body))
         for boot in self.membership.take_dials():
@@ -411,6 +406,7 @@ class Engine:
                 suspected=member.suspected,
                 since=member.since,
                 backpressure=0 if load is None else load.backpressure,
+                full=full_capability(member.state, member.reason),
             )
             self.router.put(boot, providers, now)
         self._notes.append(Note(event.kind, member.record, event.reason, event.at, boot, member.state.name))
@@ -438,6 +434,11 @@ class Engine:
         return NoPick(kind="no_match", message=f"no node {target!r} is here to answer {request.capability!r}")
 
     # ---------------------------------------------------------------- outputs
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether `take_notes` has something to give."""
+        return bool(self._notes) or self.router.has_events
 
     def take_notes(self) -> list[Note]:
         """What the user may want to hear of, oldest first."""

@@ -7,7 +7,7 @@ one is failed, and a new dial is a new link, so nothing queued for a dead proces
 
 States of a link: CONNECTING -> GREETING -> UP -> (RETIRING ->) gone. Two peers that dial each other at once get two links; both
 sides prefer the one dialled by the smaller boot id, and the dialler of the other retires it once it is idle: it says so, the
-peer answers as its last frame there, and only then is it closed, so no frame is lost.
+peer answers and begins nothing new there, and when the calls that crossed are over it is closed, so no frame is lost.
 
 Everything a stranger can make grow is capped: addresses per boot, boots with hints, links that have not greeted.
 """
@@ -175,9 +175,10 @@ class LinkTable:
         """The preferred link to a boot that is up, or None."""
         return self._best.get(boot)
 
-    def observer_link(self, boot: bytes) -> int | None:
-        """The link a silent observer made, or None."""
-        return next((link.key for link in self._by_boot.get(boot, ()) if link.observer), None)
+    def second_link(self, boot: bytes) -> int | None:
+        """A link for control frames where there is no preferred one: a silent observer's, or one that retires; or None."""
+        links = self._by_boot.get(boot, ())
+        return next((link.key for link in links if link.observer or link.phase is Phase.RETIRING), None)
 
     def linked(self) -> Sequence[bytes]:
         """Boots with a link that is up, this node's own left out, in the order they came up."""
@@ -296,13 +297,13 @@ class LinkTable:
         """A connection is gone. For one that never opened `reason` is "refused" or "silent"."""
         link = self._links.get(key)
         if link is not None:
+            self._ready.pop(key, None)
             self._drop(link, reason, reason if reason in _OUTCOMES else "silent", now)
 
     def _drop(self, link: Link, reason: str, outcome: str, now: float) -> None:
         """Take a link out and tell whoever depends on it. `outcome`: how its dial ended, when it never came up."""
         del self._links[link.key]
         self._pending.pop(link.key, None)
-        self._ready.pop(link.key, None)
         if link.address and self._dialed.get(link.address) is link:
             del self._dialed[link.address]
         if link.phase in (Phase.UP, Phase.RETIRING):
@@ -464,7 +465,7 @@ class LinkTable:
             self.send(key, encode_control(Control.GOODBYE, Goodbye(reason="spare").encode()))
 
     def close(self, key: int, reason: str, now: float) -> None:
-        """End a link from this side at once."""
+        """End a link from this side; what was queued for it still leaves."""
         link = self._links.get(key)
         if link is not None and key != SELF:
             self._closes.append(key)
@@ -576,6 +577,11 @@ class LinkTable:
             return []
         taken, self._ended = self._ended, []
         return taken
+
+    @property
+    def restless(self) -> bool:
+        """Whether connections are to be made or ended."""
+        return bool(self._dials or self._closes)
 
     @property
     def busy(self) -> bool:

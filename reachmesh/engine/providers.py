@@ -17,12 +17,12 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
 
 
-def providers_of(record: Record, *, state: str, suspected: bool, since: float, backpressure: int) -> list[Provider]:
+def providers_of(record: Record, *, state: str, suspected: bool, since: float, backpressure: int, full: str = "") -> list[Provider]:
     """One provider per capability of a record. Options are another node's words: what has the wrong type counts as absent."""
     made = []
     for name, options in record.capabilities.items():
         if isinstance(options, Mapping) and not name.startswith(RESERVED):
-            made.append(_provider(record, name, options, state, suspected, since, backpressure))
+            made.append(_provider(record, name, options, state, suspected, since, backpressure, full == name))
     return made
 
 
@@ -36,7 +36,7 @@ def hidden_provider(record: Record, capability: str, state: str) -> Provider:
 
 
 def _provider(
-    record: Record, name: str, options: Mapping[str, Any], state: str, suspected: bool, since: float, backpressure: int
+    record: Record, name: str, options: Mapping[str, Any], state: str, suspected: bool, since: float, backpressure: int, full: bool
 ) -> Provider:
     limit = _number(options.get("max_concurrent"))
     weight = _number(options.get("weight"))
@@ -60,5 +60,6 @@ def _provider(
         suspected=suspected,
         since=since,
         backpressure=backpressure,
+        full=full,
         options=options,
     )

@@ -37,6 +37,9 @@ _log = logging.getLogger("reachmesh")
 MAX_SLEEP = 60.0
 """Longest sleep of the background thread in seconds."""
 
+NOTE_EVERY = 0.01
+"""Seconds between two reports of a turn to the membership, which looks for pauses twenty times as long."""
+
 ROUNDS = 64
 """Times one turn may go around before it gets up, so that others can sit down."""
 
@@ -99,6 +102,7 @@ class Driver:
         self._standby = threading.Event()
         self._watched_at = 0.0
         self._read_at = 0.0
+        self._note_at = 0.0
         self._background_watches = False
         self._parked: deque[Waiting] = deque()
         self._loop: LoopWatch | None = None
@@ -405,19 +409,11 @@ class Driver:
         now = 0.0
         for _ in range(ROUNDS):
             now = time.monotonic()
-            engine.note_turn(now, time.time())
-            came = transport.read(ready, now)
-            if came:
-                self._read_at = now
-                messages.extend(came)
-            while messages:
-                key, batch, parts = messages.popleft()
-                engine.handle_message(key, batch, parts, now)
-            for what, key, reason in transport.take_changes():
-                if what == "opened":
-                    engine.handle_opened(key, now)
-                else:
-                    engine.handle_closed(key, reason, now)
+            if now >= self._note_at:
+                self._note_at = now + NOTE_EVERY
+                engine.note_turn(now, time.time())
+            if ready or transport.pending or now >= transport.next_timeout():
+                self._read(ready, now)
             if self._inbox:
                 self._take_inbox(now)
             if now >= self._due:
@@ -433,6 +429,21 @@ class Driver:
             engine.note_drained(now)
         self._due = engine.next_timeout()
 
+    def _read(self, ready: Any, now: float) -> None:
+        engine, messages = self.engine, self._messages
+        came = self.transport.read(ready, now)
+        if came:
+            self._read_at = now
+            messages.extend(came)
+        while messages:
+            key, batch, parts = messages.popleft()
+            engine.handle_message(key, batch, parts, now)
+        for what, key, reason in self.transport.take_changes():
+            if what == "opened":
+                engine.handle_opened(key, now)
+            else:
+                engine.handle_closed(key, reason, now)
+
     def _take_inbox(self, now: float) -> None:
         inbox = self._inbox
         for _ in range(len(inbox)):
@@ -444,18 +455,23 @@ class Driver:
 
     def _flush(self, now: float) -> None:
         engine, transport = self.engine, self.transport
-        for key, address in engine.links.take_dials():
-            transport.dial(key, address)
-        for key, batch, parts in engine.links.take_sends():
+        links = engine.links
+        if links.restless:
+            for key, address in links.take_dials():
+                transport.dial(key, address)
+        for key, batch, parts in links.take_sends():
             if key:
                 transport.send(key, batch, parts)
             else:
                 engine.handle_message(0, batch, parts, now)
                 engine.settle(now)
-        for key in engine.links.take_closes():
-            transport.close_link(key, linger_ms=200)
+        if links.restless:
+            for key in links.take_closes():
+                transport.close_link(key, linger_ms=200)
 
     def _deliver(self) -> None:
+        if not self.engine.deliveries and not self.engine.has_notes:
+            return
         for kind, target, value in self.engine.take_deliveries():
             if kind is Kind.ANSWER:
                 target.answered(*value)
@@ -485,9 +501,8 @@ class Driver:
                 target.handle.input_ended()
             elif kind is Kind.OUTPUT_ROOM:
                 target.handle.has_room()
-        notes = self.engine.take_notes()
-        if notes:
-            self._notice(notes)
+        if self.engine.has_notes:
+            self._notice(self.engine.take_notes())
         if len(self.engine.ended) >= LOGGED_AT_ONCE:
             self._call_log.take(self.engine.take_ended())
 

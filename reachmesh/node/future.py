@@ -112,13 +112,13 @@ class CallFuture(concurrent.futures.Future[Any]):
     def doze(self, timeout: float | None) -> None:
         """Sleep until the answer is here, a nudge, or `timeout` seconds are over."""
         with self._condition:
-            if not self._nudged and not self.done_now():
+            if not self._nudged and not self.done():
                 self._condition.wait(timeout)
             self._nudged = False
 
-    def done_now(self) -> bool:
-        """`done()` for one who holds the condition."""
-        return self._state not in ("PENDING", "RUNNING")
+    def done(self) -> bool:
+        """Whether the call has ended. Takes no lock: the state is one reference, and only ever goes forward."""
+        return self._state != "PENDING"
 
     def _invoke_callbacks(self) -> None:
         if self._feeder is not None:

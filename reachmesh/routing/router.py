@@ -214,6 +214,11 @@ class Router:
         else:
             self._failed(group, entry, outcome, latency, now)
 
+    @property
+    def has_events(self) -> bool:
+        """Whether `take_events` has something to give."""
+        return bool(self._events)
+
     def take_events(self) -> list[RouteEvent]:
         """Hand over what happened since the last time; at most the newest 1,000."""
         events, self._events = self._events, []

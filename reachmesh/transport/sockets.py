@@ -49,6 +49,10 @@ TCP_MAXRT_MS: Final = 20_000
 ZERO_COPY_FROM: Final = 64 * 1024
 """Parts from this size on are handed to libzmq without a copy; below, the copy is cheaper than the bookkeeping."""
 
+# Plain integers: pyzmq's enums cost microseconds at each use.
+_EVENTS, _RCVMORE, _READABLE = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN)
+_NOW, _MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+
 _WATCHED: Final = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
@@ -296,38 +300,48 @@ class Transport:
 
     def _read_dealer(self, link: _Dialed, messages: list[Message]) -> bool:
         sock, key = link.socket, link.key
-        for _ in range(MESSAGES_PER_READ):
-            if not sock.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-                return False
-            batch = sock.recv(zmq.NOBLOCK)
-            messages.append((key, batch, self._read_parts(sock)))
+        try:
+            for _ in range(MESSAGES_PER_READ):
+                batch = sock.recv(_NOW)
+                messages.append((key, batch, self._read_parts(sock) if sock.getsockopt(_RCVMORE) else []))
+                if not sock.getsockopt(_EVENTS) & _READABLE:
+                    return False
+        except zmq.Again:
+            return False
         return True
 
     def _read_router(self, messages: list[Message]) -> bool:
         sock = self._router
         assert sock is not None
+        more = True
         for _ in range(MESSAGES_PER_READ):
-            if not sock.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            try:
+                route = sock.recv(_NOW)
+            except zmq.Again:
                 return False
-            route = sock.recv(zmq.NOBLOCK)
-            batch = sock.recv(zmq.NOBLOCK) if sock.getsockopt(zmq.RCVMORE) else b""
-            parts = self._read_parts(sock)
+            batch = sock.recv(_NOW) if sock.getsockopt(_RCVMORE) else b""
+            parts = self._read_parts(sock) if sock.getsockopt(_RCVMORE) else []
+            more = bool(sock.getsockopt(_EVENTS) & _READABLE)
             key = self._routes.get(route)
             if key is None:
                 if len(self._routes) >= MAX_ROUTES:
+                    if not more:
+                        return False
                     continue
                 self._next_route -= 1
                 key = self._routes[route] = self._next_route
                 self._keys[key] = route
             messages.append((key, batch, parts))
+            if not more:
+                return False
         return True
 
     def _read_parts(self, sock: Socket) -> list[Any]:
         """The rest of a message, not copied; a message of more parts or bytes than the protocol allows is cut short (a fault later)."""
         parts: list[Any] = []
         size = 0
-        while sock.getsockopt(zmq.RCVMORE):
-            frame = sock.recv(zmq.NOBLOCK, copy=False)
+        while sock.getsockopt(_RCVMORE):
+            frame = sock.recv(_NOW, copy=False)
             size += len(frame)
             if len(parts) <= LIMITS.parts_per_batch and size <= 2 * LIMITS.message:
                 parts.append(frame.buffer)
@@ -335,8 +349,8 @@ class Transport:
 
     def _read_monitor(self, link: _Dialed, messages: list[Message]) -> None:
         monitor = link.monitor
-        while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
+        while monitor.getsockopt(_EVENTS) & _READABLE:
+            event = parse_monitor_message(monitor.recv_multipart(_NOW))["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 link.opened = True
                 self._changes.append(("opened", link.key, ""))
@@ -389,8 +403,8 @@ class Transport:
         monitor = self._router_monitor
         assert monitor is not None
         dropped = False
-        while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            monitor.recv_multipart(zmq.NOBLOCK)
+        while monitor.getsockopt(_EVENTS) & _READABLE:
+            monitor.recv_multipart(_NOW)
             dropped = True
         if dropped:
             self._sweeps = [now + delay for delay in _SWEEPS]
@@ -406,7 +420,6 @@ class Transport:
     def send(self, key: int, batch: bytes, parts: Sequence[Buffer]) -> None:
         """Send one message on a link; one that is gone is reported as closed."""
         link = self._dialed.get(key)
-        more = zmq.NOBLOCK | zmq.SNDMORE
         try:
             if link is not None:
                 sock = link.socket
@@ -415,14 +428,14 @@ class Transport:
                 if route is None or self._router is None:
                     return
                 sock = self._router
-                sock.send(route, more)
+                sock.send(route, _MORE)
             if not parts:
-                sock.send(batch, zmq.NOBLOCK)
+                sock.send(batch, _NOW)
             else:
-                sock.send(batch, more)
+                sock.send(batch, _MORE)
                 last = len(parts) - 1
                 for index, part in enumerate(parts):
-                    sock.send(part, more if index < last else zmq.NOBLOCK, copy=len(part) < ZERO_COPY_FROM)
+                    sock.send(part, _MORE if index < last else _NOW, copy=len(part) < ZERO_COPY_FROM)
         except zmq.ZMQError:
             if link is not None:
                 self._check[(_BROKEN, link)] = None
@@ -430,7 +443,7 @@ class Transport:
                 self.close_link(key)
                 self._changes.append(("closed", key, "disconnected"))
             return
-        if sock.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        if sock.getsockopt(_EVENTS) & _READABLE:
             self._check[(_DEALER, link) if link is not None else (_ROUTER, None)] = None
 
 
