@@ -467,6 +467,8 @@ class Membership:
         if self.observer:
             return
         self._counter += 1
+        if self._gossip.due() < INF:
+            self._flush(now)  # before the heartbeat, which tells the state but not the reason
         body = self._heartbeat(now)
         for boot in [*self._neighbours.observers(), *self._neighbours.watchers]:
             if boot in self._links:

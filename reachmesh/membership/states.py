@@ -30,6 +30,14 @@ REASON_LIMIT = 200
 """Characters of a reason that travel."""
 
 
+_FULL = ": its permits are taken"
+
+
+def full_capability(state: State, reason: str) -> str:
+    """The capability a node is BUSY for, or "" when it is for the node as a whole. The reason travels everywhere, a load only to observers."""
+    return reason.removesuffix(_FULL) if state is State.BUSY and reason.endswith(_FULL) else ""
+
+
 class State(Enum):
     """State of a member. The rank travels; within one incarnation the higher rank takes precedence.
 
@@ -152,7 +160,7 @@ class OwnState:
             if limit > 0 and value >= limit * share:
                 return State.DEGRADED, f"{what} {value:g} (limit {limit:g})"
         if load.full:
-            return State.BUSY, f"{load.full}: all permits taken"
+            return State.BUSY, load.full + _FULL
         share = config.busy_clear if self.state is State.BUSY else config.busy_share
         if load.limit > 0 and load.outstanding >= load.limit * share and load.outstanding > 0:
             return State.BUSY, f"{load.outstanding} of {load.limit} in use"

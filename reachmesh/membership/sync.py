@@ -39,11 +39,19 @@ class AntiEntropy:
         self._table = table
         self._own = own
         self._outbox = outbox
+        self._hashed: tuple[Claim | None, int] = (None, 0)
 
     def root(self) -> int:
         """Digest of the table and oneself."""
-        own = self._own()
-        return self._table.root ^ entry_hash(own.boot, own.incarnation, own.state, own.serial)
+        return self._table.root ^ self._own_hash(self._own())
+
+    def _own_hash(self, own: Claim) -> int:
+        """This node's own entry; kept, because every heartbeat asks for it."""
+        known, value = self._hashed
+        if known is None or (known.incarnation, known.state, known.serial) != (own.incarnation, own.state, own.serial):
+            value = entry_hash(own.boot, own.incarnation, own.state, own.serial)
+            self._hashed = (own, value)
+        return value
 
     def begin(self, boot: bytes) -> None:
         """Start a comparison with a neighbour."""
@@ -124,7 +132,7 @@ class AntiEntropy:
     def _sums(self) -> list[int]:
         own = self._own()
         sums = [self._table.bucket_sum(bucket) for bucket in range(BUCKETS)]
-        sums[bucket_of(own.boot)] ^= entry_hash(own.boot, own.incarnation, own.state, own.serial)
+        sums[bucket_of(own.boot)] ^= self._own_hash(own)
         return sums
 
     def _send(self, boot: bytes, operation: int, argument: object) -> None:
