@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from reachmesh import SemanticError
 from tests.support import Child, World, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -122,3 +123,44 @@ def test_the_newsroom_names_its_parts(start: Start) -> None:
     newsroom = start(NEWSROOM, "printer")
     assert newsroom.wait() == 2
     assert "no such part: printer" in newsroom.stderr
+
+
+def test_the_router_takes_the_fitting_model_or_the_other(world: World, start: Start) -> None:
+    """`model_router`: prompts go to the model of their size while it is there, else to the other one; no model is an error with a code."""
+    large, router = start("model_router/model.py", "large"), start("model_router/router.py")
+    node = world.node()
+    node.wait_for("chat", timeout=20)
+    node.wait_for("complete", timeout=20)
+    chat = node.reach("chat", idle_timeout=20)
+    who, *words = chat.stream(prompt="no small one yet")
+    assert (who.startswith("model-large-"), words) == (True, ["yet", "one", "small", "no"])
+    small = start("model_router/model.py", "small")
+    node.wait_for("complete", count=2, timeout=20)
+    assert eventually(lambda: next(iter(chat.stream(prompt="short"))).startswith("model-small-"))
+    assert next(iter(chat.stream(prompt="a much longer prompt than that other one " * 2))).startswith("model-large-")
+    with pytest.raises(SemanticError) as refused:
+        list(chat.stream(prompt="short", model="huge"))
+    assert refused.value.code == "no_model"
+    for child in (large, small, router):
+        ends_well(child)
+
+
+def test_the_adapter_speaks_for_the_old_system(world: World, start: Start) -> None:
+    """`legacy_adapter`: answers are values, refusals have codes, its silence too."""
+    old = start("legacy_adapter/old_system.py", "0")
+    port = old.expect(r"listening on (\d+)")[1]
+    adapter = start("legacy_adapter/adapter.py", f"127.0.0.1:{port}")
+    node = world.node()
+    node.wait_for("stock", timeout=20)
+    stock = node.reach("stock", timeout=20)
+    assert [stock.call(article=each) for each in ("bolt", "washer")] == [1200, 0]
+
+    def code_of(article: str) -> str:
+        with pytest.raises(SemanticError) as refused:
+            stock.call(article=article)
+        return refused.value.code
+
+    assert [code_of("gear"), code_of("bolt\r\nQTY")] == ["unknown_article", "bad_article"]
+    old.kill()
+    assert code_of("bolt") == "old_system_down"
+    ends_well(adapter)
