@@ -133,4 +133,4 @@ class Entry:
     def _bound(self) -> None:
         limit = self.provider.max_concurrent
         advertised = float(limit) * self._config.window_share if limit is not None and limit > 0 else UNLIMITED
-        self.window = min(advertised, self.slow)
+        self.window = 0.0 if self.provider.full else min(advertised, self.slow)

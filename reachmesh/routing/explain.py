@@ -75,6 +75,8 @@ def verdicts(group: Group, plan: Plan, wanted: Filter, now: float) -> list[Verdi
         reason, taken = _reason(entry, group, plan, wanted, now), id(entry) in usable
         if taken and free and entry.outstanding >= entry.window:
             taken, reason = False, f"window full: {entry.outstanding} outstanding, room for {entry.window:.0f}"
+            if entry.provider.full:
+                reason = f"full: its permits are taken, {entry.outstanding} of them by this node"
         elif taken and not reason:
             reason = f"usable, weighs {shares[id(entry)] / total:.0%} of the candidates" if total else "usable"
         out.append(Verdict(instance_id=entry.instance_id, usable=taken, reason=reason, factors=_factors(entry, group, plan, now)))

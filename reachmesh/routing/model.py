@@ -42,6 +42,8 @@ class Provider:
     since: float = 0.0
     """Monotonic second at which this node first saw the instance; the ramp of a new instance begins there."""
     backpressure: int = 0
+    full: bool = False
+    """Its permits for this capability are taken, by whomever: others are preferred as long as there are some."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
