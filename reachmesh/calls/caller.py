@@ -274,10 +274,8 @@ class Caller:
             call.timed = False
             sent = call.sent_at is not None
             self._send_cancel(call)
-            error = DeadlineExceeded(
-                f"{call.request.capability!r} was not answered in time" + (f" by {self._who(call)}" if sent else ": it was never sent"),
-                executed="maybe" if sent else "no",
-            )
+            where = f" by {self._who(call)}" if sent or call.attempts else ": it was never sent"
+            error = DeadlineExceeded(f"{call.request.capability!r} was not answered in time{where}", executed="maybe" if sent else "no")
             self._settle_error(call, error, now)
         if self._parked and now >= self.grace_until:
             self.handle_change(now)
@@ -462,6 +460,8 @@ class Caller:
             error = copy.copy(error)
         error.trace_id = call.trace_id.hex()
         error.attempts = tuple(call.attempts)
+        if error.executed == "no" and any(each["executed"] != "no" for each in call.attempts):
+            error.executed = "maybe"  # an earlier attempt may have run
         self._settle(call, (Kind.FAILED, call.handle, error), error.code, now)
 
     def _settle(self, call: OutgoingCall, delivery: Delivery, status: str, now: float) -> None:
