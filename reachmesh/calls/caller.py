@@ -275,7 +275,12 @@ class Caller:
             sent = call.sent_at is not None
             self._send_cancel(call)
             where = f" by {self._who(call)}" if sent or call.attempts else ": it was never sent"
-            error = DeadlineExceeded(f"{call.request.capability!r} was not answered in time{where}", executed="maybe" if sent else "no")
+            error: ReachError = DeadlineExceeded(
+                f"{call.request.capability!r} was not answered in time{where}", executed="maybe" if sent else "no"
+            )
+            if not sent and not call.attempting and not call.attempts:  # parked until now: say why
+                picked = self._router.pick(call.request, now)
+                error = picked.error() if isinstance(picked, NoPick) else error
             self._settle_error(call, error, now)
         if self._parked and now >= self.grace_until:
             self.handle_change(now)

@@ -26,6 +26,8 @@ from reachmesh.membership.machine import DialOutcome, Membership
 from reachmesh.membership.outbox import MemberEvent
 from reachmesh.membership.record import Record
 from reachmesh.membership.states import Load, full_capability
+from reachmesh.resilience.cache import CacheConfig
+from reachmesh.resilience.dedup import DedupConfig
 from reachmesh.resilience.permits import PermitConfig
 from reachmesh.resilience.pressure import PressureConfig
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
@@ -98,6 +100,8 @@ class Engine:
         throttle: RetryThrottle | None = None,
         permits: PermitConfig | None = None,
         pressure: PressureConfig | None = None,
+        dedup: DedupConfig | None = None,
+        cache: CacheConfig | None = None,
     ) -> None:
         self.identity = identity
         self.deliveries: list[Delivery] = []
@@ -113,7 +117,7 @@ class Engine:
             self.deliveries,
             LIMITS,
             rng,
-            policy=policy or RetryPolicy(),
+            policy=policy or RetryPolicy(rng=rng),
             throttle=throttle or RetryThrottle(),
             depth_limit=depth_limit,
             grace_until=now + grace,
@@ -131,6 +135,8 @@ class Engine:
             ended=self.ended,
             permits=permits or PermitConfig(),
             pressure=pressure or PressureConfig(),
+            dedup=dedup or DedupConfig(),
+            cache=cache or CacheConfig(),
         )
         self._notes: list[Note] = []
         self._heard: dict[bytes, None] = {}

@@ -155,6 +155,7 @@ class Driver:
             loop.leave()
             self.release_loop(loop)
         with self._watch, self._seat:  # whoever watched has been woken and gives it back
+            self._settle_late()
             self.transport.close(int(linger * 1000))
 
     # ---------------------------------------------------------------- from any thread
@@ -186,10 +187,13 @@ class Driver:
     def attend(self, waiting: Waiting, timeout: float | None) -> None:
         """Block until `waiting` is done or `timeout` seconds are over, turning the engine meanwhile if nobody else does."""
         limit = None if timeout is None else time.monotonic() + timeout
-        while not waiting.done() and not self._ended.is_set():
+        while not waiting.done():
             if limit is not None and time.monotonic() >= limit:
                 return
-            if self._watch.acquire(blocking=False):
+            if self._ended.is_set():
+                self._drain()
+                waiting.doze(STANDBY)
+            elif self._watch.acquire(blocking=False):
                 self._attend_watching(waiting, limit)
             elif self._background_watches:
                 self._background_watches = False
@@ -281,22 +285,35 @@ class Driver:
     def _drain(self) -> None:
         self._mine.draining = True
         try:
-            while (self._inbox or self._inline) and not self._ended.is_set():
+            while self._inbox or self._inline:
                 if self._inbox:
                     if not self._seat.acquire(blocking=False):
                         return
                     try:
-                        self._turn(())
+                        if self._ended.is_set():
+                            self._settle_late()
+                        else:
+                            self._turn(())
                     finally:
                         self._seat.release()
                 self._run_inline()
         finally:
             self._mine.draining = False
+        if self._ended.is_set():
+            return
         if self.transport.pending or self.engine.links.busy or self._due < self._sleeping_until:
             self.transport.wake()
 
+    def _settle_late(self) -> None:
+        """With the seat held, after the end: what is still asked is answered by a stopped engine, and nothing is sent."""
+        self._take_inbox(time.monotonic())
+        self._deliver()
+
     def turn_on_loop(self) -> None:
         """A turn on the thread of the loop that has the watch: read what is ready, and what is in the inbox."""
+        if self._ended.is_set():
+            self._drain()
+            return
         self._watched_at = time.monotonic()
         self._mine.draining = True
         try:
@@ -304,6 +321,7 @@ class Driver:
                 ready = self.transport.wait(0.0)
                 with self._seat:
                     if self._ended.is_set():
+                        self._settle_late()
                         return
                     self._turn(ready)
                 if self._inline:

@@ -96,7 +96,7 @@ class Feeder:
 
     def feed(self, source: Any) -> None:
         """Send a whole iterable: an async one by a task of the running loop, any other from a thread of its own."""
-        if hasattr(source, "__aiter__"):
+        if hasattr(source, "__aiter__") and (not hasattr(source, "__iter__") or asyncio._get_running_loop() is not None):
             self._task = asyncio.get_running_loop().create_task(self._apump(source))
             return
         threading.Thread(target=self._pump, args=(source,), name="reachmesh-input", daemon=True).start()

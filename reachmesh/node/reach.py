@@ -259,7 +259,7 @@ class Reach:
                 args, kwargs, source = _without_source(args, kwargs)
                 flags |= REQUEST_SENDS_STREAM
                 break
-        if source is not None and hasattr(source, "__aiter__") and asyncio._get_running_loop() is None:
+        if source is not None and not hasattr(source, "__iter__") and asyncio._get_running_loop() is None:
             raise UsageError("an async iterable can only be streamed from a running event loop")
         body = dump_arguments(args, kwargs)
         now = time.monotonic()

@@ -246,6 +246,8 @@ class Transport:
 
         May run in a thread that does not hold the seat, beside another that does.
         """
+        if self._closed:
+            return []
         ready = self._selector.select(0.0 if self._check or timeout < 0 else timeout)
         return [key.data for key, _ in ready]
 
