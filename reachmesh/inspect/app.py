@@ -9,30 +9,20 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from reachmesh.inspect.cli import EXIT_INTERRUPTED
 from reachmesh.inspect.output import Output
 from reachmesh.inspect.session import LOOK, Session, Where
 
 P = ParamSpec("P")
 
-Mesh = Annotated[str | None, typer.Option("--mesh", help="Name of the mesh.", envvar="REACHMESH_MESH", show_envvar=True)]
+Mesh = Annotated[str | None, typer.Option("--mesh", help="Name of the mesh [REACHMESH_MESH].")]
 Secret = Annotated[
     str | None,
-    typer.Option(
-        "--secret",
-        help="Secret of the mesh; other users of this host can read it in the list of processes, the environment is better.",
-        envvar="REACHMESH_SECRET",
-        show_envvar=True,
-    ),
+    typer.Option("--secret", help="Secret of the mesh [REACHMESH_SECRET, which unlike this does not show in the list of processes]."),
 ]
-Seeds = Annotated[
-    str | None,
-    typer.Option("--seeds", help="host:port of nodes to ask, comma-separated.", envvar="REACHMESH_SEEDS", show_envvar=True),
-]
+Seeds = Annotated[str | None, typer.Option("--seeds", help="host:port of nodes to ask, comma-separated [REACHMESH_SEEDS].")]
 Interfaces = Annotated[
-    str | None,
-    typer.Option(
-        "--interfaces", help="Names or addresses of interfaces, comma-separated.", envvar="REACHMESH_INTERFACES", show_envvar=True
-    ),
+    str | None, typer.Option("--interfaces", help="Names or addresses of interfaces, comma-separated [REACHMESH_INTERFACES].")
 ]
 Look = Annotated[float | None, typer.Option("--look", min=0.05, max=60, help=f"Seconds to look for nodes at most [{LOOK:g}].")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -99,7 +89,11 @@ def command(fn: Callable[Concatenate[View, P], int | None]) -> Callable[Concaten
         view = View(replace(base.where, **{name: value for name, value in given.items() if value is not None}), output)
         try:
             return fn(view, **values) or 0  # type: ignore[call-arg]
-        except (KeyboardInterrupt, BrokenPipeError, SystemExit):
+        except KeyboardInterrupt:
+            raise SystemExit(EXIT_INTERRUPTED) from None
+        except BrokenPipeError:  # the reader of our output has seen enough
+            raise SystemExit(0) from None
+        except SystemExit:
             raise
         except BaseException as error:
             if hasattr(error, "format_message"):

@@ -8,17 +8,21 @@ Everything else is imported inside `main`, so that an early Ctrl-C is caught as 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from typing import Any
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
 def main() -> None:
     """Entry point of `reachmesh-inspect`."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
     try:
         code = _run(sys.argv[1:])
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # from a command that has something to put in order first
         code = EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has seen enough
         code = 0
@@ -45,13 +49,18 @@ def _run(arguments: list[str]) -> int:
         return output.error(error)
 
 
+def _interrupted(number: int, frame: Any) -> None:
+    """Ctrl-C ends the process where it stands: an observer has nothing to tell, and a stop in the middle of a start may hang."""
+    os._exit(EXIT_INTERRUPTED)
+
+
 def _leave(code: int) -> None:
-    """End at once: after Ctrl-C a thread may hold a lock that a clean stop would wait for, and an observer has nothing to tell."""
-    try:
-        sys.stdout.flush()
-    except (BrokenPipeError, ValueError):
-        pass
-    sys.stderr.flush()
+    """End without waiting for anybody."""
+    for each in (sys.stdout, sys.stderr):
+        try:
+            each.flush()
+        except (OSError, ValueError):  # its reader is gone
+            pass
     os._exit(code)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import queue
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -77,6 +78,7 @@ def watch(view: View, interval: Annotated[float, typer.Option(min=0.1, max=3600,
         else:
             from rich.live import Live
 
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # the screen has to be given back
             with Live(console=view.output.console, auto_refresh=False, screen=True) as live:
                 for rows in _again(session, interval):
                     table = make_table(HEADINGS, [_line(row) for row in rows])

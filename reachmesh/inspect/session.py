@@ -69,7 +69,7 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None or issubclass(kind, Exception):  # after Ctrl-C the process just ends, see `cli`
+        if kind is None or issubclass(kind, Exception):  # after Ctrl-C the process just ends
             self.node.stop(drain=0)
 
     @property
