@@ -36,6 +36,7 @@ from reachmesh.calls.incoming import Incoming, IncomingCall
 from reachmesh.calls.meter import Meter
 from reachmesh.calls.outgoing import FLAT_BYTES
 from reachmesh.calls.ports import Delivery, Ended, Kind, Links
+from reachmesh.calls.runs import NOWHERE, Outcome, Runs
 from reachmesh.calls.timers import Timers
 from reachmesh.errors import (
     BadRequest,
@@ -51,6 +52,8 @@ from reachmesh.errors import (
     VersionMismatch,
     WorkerCrashed,
 )
+from reachmesh.resilience.cache import MISS, CacheConfig, ResultCache
+from reachmesh.resilience.dedup import DedupConfig, DedupTable
 from reachmesh.resilience.permits import PermitConfig
 from reachmesh.resilience.pressure import PressureConfig
 from reachmesh.routing import accepts
@@ -59,6 +62,9 @@ from reachmesh.wire.limits import Limits
 
 _METAS = 1024
 """Decoded request metas kept; callers repeat theirs, so the common one costs a dictionary lookup."""
+
+_META_BYTES = 1024
+"""Larger ones are decoded each time: what a caller attaches to single calls is not worth keeping."""
 
 _NONE: Mapping[str, Any] = {}
 
@@ -85,10 +91,14 @@ class Callee:
         ended: list[Ended],
         permits: PermitConfig,
         pressure: PressureConfig,
+        dedup: DedupConfig,
+        cache: CacheConfig,
     ) -> None:
         self._links, self._deliveries, self._limits = links, deliveries, limits
         self._boot, self._instance_id, self._depth_limit, self._rule_of = boot, instance_id, depth_limit, rule_of
-        self.admission = Admission(rule_of, deliveries, permits=permits, pressure=pressure)
+        self.runs = Runs(boot.hex(), DedupTable(dedup))
+        self.cache = ResultCache(cache)
+        self.admission = Admission(deliveries, permits=permits, pressure=pressure)
         self.meter = Meter()
         self._calls = Incoming()
         self._timers = Timers()
@@ -100,16 +110,16 @@ class Callee:
 
     @property
     def open(self) -> int:
-        """Calls that are arriving, queued or running."""
-        return self._calls.open
+        """Calls that are arriving, queued or running, and executions that outlive their calls."""
+        return self._calls.open + self.runs.open
 
     def uses(self, key: int) -> bool:
         """Whether a call is open on a link."""
         return bool(self._calls.of_link(key))
 
     def all(self) -> Collection[IncomingCall]:
-        """Every open call."""
-        return self._calls.all()
+        """Every open call and every execution that outlives its call."""
+        return [*self._calls.all(), *self.runs.all()]
 
     # ---------------------------------------------------------------- what came in
 
@@ -122,7 +132,8 @@ class Callee:
                 return self._refuse(key, frame, ProtocolError("the request's header could not be read"))
             if len(self._metas) >= _METAS:
                 self._metas.clear()
-            self._metas[frame.meta] = meta
+            if len(frame.meta) <= _META_BYTES:
+                self._metas[frame.meta] = meta
         remaining = frame.remaining_ms
         call = IncomingCall(
             key,
@@ -156,8 +167,35 @@ class Callee:
             self._admit(call, now)
 
     def _admit(self, call: IncomingCall, now: float) -> None:
-        if (refusal := self.admission.admit(call, now)) is not None:
+        """The request is complete."""
+        if call.extras and ("d" in call.extras or "r" in call.extras):
+            begun = self.runs.begin(call, now)
+            if begun.error is not None:
+                return self._fail(call, begun.error, now)
+            if begun.outcome is not None:
+                self._repeat(call, begun.outcome, now)
+            if begun.run is None:
+                return
+            call = begun.run
+            if call.task is not None and call.deadline is not None:
+                self._timers.add(call.deadline, call)
+        self._execute(call, now)
+
+    def _execute(self, call: IncomingCall, now: float) -> None:
+        """Find the answer in the cache, or have it run."""
+        rule = self._rule_of(call.capability)
+        if rule is not None and rule.cache_ttl is not None and call.body is not None and not call.flags & _STREAMS:
+            key = (call.capability, call.payload_format, *map(bytes, call.body.segments))
+            if (kept := self.cache.get(key, now)) is not MISS:
+                return self._repeat(call, kept, now)
+            call.cache_key = (key, rule.cache_ttl)
+        if (refusal := self.admission.admit(call, rule, now)) is not None:
             self._fail(call, refusal, now)
+
+    def _repeat(self, call: IncomingCall, outcome: Outcome, now: float) -> None:
+        """Answer with an outcome that is there."""
+        call.status = outcome.status
+        self._respond(call, outcome.flags, outcome.payload_format, list(outcome.segments), now)
 
     def _hand_over(self, call: IncomingCall, delivery: Delivery) -> None:
         """What the caller streams in follows its request, which may still wait for a permit."""
@@ -171,7 +209,7 @@ class Callee:
             return PeerLost("the instance this request was meant for is gone; another answers at its address", executed="no")
         if call.depth > self._depth_limit:
             return LoopDetected(f"{call.capability!r} is nested {call.depth} calls deep; the limit is {self._depth_limit}")
-        if self._refusal is not None and not any(each.trace_id == call.trace_id for each in self._calls.all()):
+        if self._refusal is not None and not any(each.trace_id == call.trace_id for each in self.all()):
             return self._refusal
         rule = self._rule_of(call.capability)
         if rule is None:
@@ -256,7 +294,7 @@ class Callee:
 
     def stop_all(self, reason: str, now: float) -> None:
         """End every open call: its caller is told, its handler is cancelled."""
-        for call in self._calls.all():
+        for call in self.all():
             executed = "no" if self._give_up(call, now) else "maybe"
             self._fail(call, PeerLost(f"{self._instance_id} stopped: {reason}", executed=executed), now, closing=True)  # type: ignore[arg-type]
 
@@ -278,7 +316,11 @@ class Callee:
         """The handler returned (for a stream: it is over, with no segments)."""
         if call.permits is not None:
             self.admission.ran(call, now)
-        if call.closed:
+        if call.cache_key is not None:
+            key, ttl = call.cache_key
+            outcome = Outcome(0, payload_format, [bytes(each) for each in segments])
+            self.cache.put(key, outcome, outcome.size, now, ttl)
+        if call.closed and call.key != NOWHERE:
             return
         if call.outflow is not None:
             call.outflow.end()
@@ -295,7 +337,7 @@ class Callee:
 
     def _fail(self, call: IncomingCall, error: ReachError, now: float, *, closing: bool = False) -> None:
         """The call ends with an error: at once when `closing`, whatever its handler does."""
-        if call.closed:
+        if call.closed and call.key != NOWHERE:
             return
         call.status = error.code
         call.failed = isinstance(error, _HANDLERS_FAULT) and error.executed != "no"
@@ -326,6 +368,8 @@ class Callee:
     # ---------------------------------------------------------------- frames
 
     def _respond(self, call: IncomingCall, flags: int, payload_format: int, segments: list[Buffer], now: float) -> None:
+        if call.key == NOWHERE:
+            return self._settle(call, Outcome(flags, payload_format, segments, call.status), now)
         if call.flags & REQUEST_ONEWAY:
             self._close(call, "", now)
             return
@@ -422,6 +466,24 @@ class Callee:
         taken, self._stopped = self._stopped, []
         return taken
 
+    def _settle(self, run: IncomingCall, outcome: Outcome, now: float) -> None:
+        """A run ended: whoever waits for it gets its outcome."""
+        tickets = self.runs.settle(run, outcome, now, ran=run.started is not None)
+        self._close(run, "", now)
+        for ticket in tickets:
+            if not ticket.closed:
+                ticket.started, ticket.failed = run.started, run.failed
+                self._repeat(ticket, outcome, now)
+
+    def _abandon(self, run: IncomingCall, reason: str, now: float) -> None:
+        """Nobody waits for a run any more: it never begins, or its handler is told, and what that makes of it is the key's outcome."""
+        if self._give_up(run, now):
+            run.status = "cancelled"
+            self._settle(run, Outcome(0, MSGPACK, (), "cancelled"), now)
+        elif not run.closed:
+            run.closed, run.reason = True, reason
+            self._tell_stopped(run, reason)
+
     def _give_up(self, call: IncomingCall, now: float) -> bool:
         """See that a handler that has not begun never will; true when it surely has not and will not."""
         if call.claimed or not call.claim():
@@ -433,13 +495,19 @@ class Callee:
         if not self._calls.close(call, reason):
             return
         self._give_up(call, now)
+        if call.run_key is not None and call.key != NOWHERE and (run := self.runs.leave(call)) is not None:
+            self._abandon(run, reason or "nobody waits for it", now)
         if call.deadline is not None:
             self._timers.forget()
+        if call.silent:
+            return
         started, trace, again = call.started, call.trace_id, 1 if call.flags & REQUEST_RETRY else 0
         entry = (False, call.capability, call.status, call.arrived, started, now, trace, call.span_id, call.depth, call.caller[1], again)
         self._ended.append(entry)
         self.meter.add(None if started is None else now - started, call.failed, now)
 
+
+_STREAMS = REQUEST_SENDS_STREAM | REQUEST_WANTS_STREAM
 
 _HANDLERS_FAULT = (RemoteError, SemanticError, WorkerCrashed, DeadlineExceeded)
 """Errors that count as failures of this node; refusals and callers' mistakes do not."""

@@ -67,10 +67,12 @@ class Outflow:
         "granted_bytes",
         "granted_items",
         "is_listed",
+        "items",
+        "window",
     )
 
     def __init__(self, chunk: int, *, items: int = WINDOW_ITEMS, window: int = WINDOW_BYTES) -> None:
-        self.chunk = chunk
+        self.chunk, self.items, self.window = chunk, items, window
         self.credit_items = self.granted_items = items
         self.credit_bytes = self.granted_bytes = window
         self.is_listed = False
@@ -97,7 +99,9 @@ class Outflow:
         return self._ending and not self._queue and self._chunks is None
 
     def grant(self, items: int, size: int) -> None:
-        """The reader gave back credit."""
+        """The reader gave back credit. More than a full window is not taken: a reader that gives it away would fill our memory."""
+        items = min(items, self.items - self.credit_items)
+        size = min(size, self.window - self.credit_bytes)
         self.credit_items += items
         self.credit_bytes += size
         self.granted_items += items

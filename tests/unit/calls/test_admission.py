@@ -39,7 +39,7 @@ def made(number: int, capability: str = "two", priority: int = 100) -> IncomingC
 def admission(deliveries: list[Delivery], *, watermark: int = 8) -> Admission:
     """One with small figures."""
     pressure = PressureConfig(watermark=watermark, normal=2 * watermark, high=4 * watermark)
-    return Admission(RULES.get, deliveries, permits=PermitConfig(queue=4), pressure=pressure)
+    return Admission(deliveries, permits=PermitConfig(queue=4), pressure=pressure)
 
 
 @given(
@@ -54,7 +54,7 @@ def test_no_permit_is_lost_whatever_ends_a_call(steps: list[tuple[str, int, floa
         now += pause
         if verb == "new":
             call = made(number, priority=which * 12)
-            if gate.admit(call, now) is None and not call.delivered:
+            if gate.admit(call, RULES[call.capability], now) is None and not call.delivered:
                 waiting.append(call)
         elif verb == "begin" and delivered:
             call = delivered.pop(which % len(delivered))
@@ -92,7 +92,7 @@ def test_no_permit_is_lost_whatever_ends_a_call(steps: list[tuple[str, int, floa
         if call.claim():
             gate.never_ran(call, now)
     assert gate.queued == 0
-    assert [gate.admit(made(1000 + n), now) for n in range(2)] == [None, None]
+    assert [gate.admit(made(1000 + n), RULES["two"], now) for n in range(2)] == [None, None]
     assert len(deliveries) == 2
 
 
@@ -105,7 +105,7 @@ def test_over_the_watermark_low_priority_is_refused_and_the_level_rises() -> Non
         refused = [isinstance(gate.turned_away(made(0, "free", priority)), Backpressure) for priority in (10, 100, 200)]
         assert refused == [False, number >= 16, number >= 8]
         levels.append(gate.level())
-        gate.admit(made(number, "free"), 0.0)
+        gate.admit(made(number, "free"), RULES["free"], 0.0)
     assert isinstance(gate.turned_away(made(0, "free", 10)), Backpressure)
     assert levels == sorted(levels)
     assert (levels[8], levels[16]) == (0, 255)
@@ -117,9 +117,9 @@ def test_a_capability_is_full_at_nine_tenths_and_has_room_at_three_quarters() ->
     """`full` names the capability while its permits are taken, and not a moment longer than it takes to have room again."""
     gate = admission([])
     calls = [made(n) for n in range(2)]
-    gate.admit(calls[0], 0.0)
+    gate.admit(calls[0], RULES["two"], 0.0)
     assert gate.full() == ""
-    gate.admit(calls[1], 0.0)
+    gate.admit(calls[1], RULES["two"], 0.0)
     assert gate.full() == "two"
     gate.ran(calls[0], 0.1)
     assert gate.full() == ""
