@@ -34,6 +34,9 @@ def _run(arguments: list[str]) -> int:
         from reachmesh.inspect.commands import app
         from reachmesh.inspect.output import Output
     except ModuleNotFoundError as error:
+        if (error.name or "reachmesh").startswith("reachmesh"):
+            sys.stderr.write(f"error: this installation of reachmesh is not complete: {error}\n")
+            return EXIT_ERROR
         sys.stderr.write(f"reachmesh-inspect needs {error.name}: pip install reachmesh with its dependencies\n")
         return EXIT_ERROR
     try:

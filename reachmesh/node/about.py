@@ -49,7 +49,7 @@ def reserved_capabilities(node: ReachNode) -> dict[str, Served]:
 def _status(node: ReachNode, count: int) -> dict[str, Any]:
     driver, executor = node._driver, node._executor
     engine = driver.engine
-    running, queued = executor.load() if executor is not None else (0, 0)
+    running, _ = executor.load() if executor is not None else (0, 0)
 
     def read(log: CallLog, now: float) -> dict[str, Any]:
         rates = log.served.rates(now)
@@ -57,6 +57,7 @@ def _status(node: ReachNode, count: int) -> dict[str, Any]:
         members = engine.membership.members
         links = [members[boot] for boot in engine.links.linked() if boot in members]
         return {
+            "queue": engine.callee.admission.queued,
             "qps": rates.qps,
             "p95": rates.p95,
             "fail_rate": rates.fail_rate,
@@ -72,7 +73,6 @@ def _status(node: ReachNode, count: int) -> dict[str, Any]:
         "status": node.state.name,
         "started": node._started_at,
         "now": time.time(),
-        "queue": queued,
         "running": max(0, running - 1),  # this very call left out
     }
     return own | driver.ask_log(read)
