@@ -13,7 +13,7 @@ plus those in line for a permit; nobody waits longer than `PermitConfig.wait`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reachmesh.calls.incoming import IncomingCall
@@ -45,16 +45,10 @@ class Rule:
 
 
 class Admission:
-    """Who may start now.
+    """Who may start now."""
 
-    Args:
-        rule_of: the rule of a capability served now, or None.
-    """
-
-    def __init__(
-        self, rule_of: Callable[[str], Rule | None], deliveries: list[Delivery], *, permits: PermitConfig, pressure: PressureConfig
-    ) -> None:
-        self._rule_of, self._deliveries = rule_of, deliveries
+    def __init__(self, deliveries: list[Delivery], *, permits: PermitConfig, pressure: PressureConfig) -> None:
+        self._deliveries = deliveries
         self._config, self.pressure = permits, pressure
         self._permits: dict[str, Permits] = {}
         self._lines: dict[str, Permits] = {}
@@ -93,9 +87,8 @@ class Admission:
             return None
         return Backpressure(f"{queued} calls wait here; priority {call.priority} is not taken now", retry_after=0.5)
 
-    def admit(self, call: IncomingCall, now: float) -> ReachError | None:
+    def admit(self, call: IncomingCall, rule: Rule | None, now: float) -> ReachError | None:
         """A request is complete: it is delivered, or waits in line; else the reason why not."""
-        rule = self._rule_of(call.capability)
         if rule is None or rule.max_concurrent is None:
             self._deliver(call)
             return None

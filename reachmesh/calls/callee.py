@@ -91,8 +91,8 @@ class Callee:
         ended: list[Ended],
         permits: PermitConfig,
         pressure: PressureConfig,
-        dedup: DedupConfig,
-        cache: CacheConfig,
+        dedup: DedupConfig | None = None,
+        cache: CacheConfig | None = None,
     ) -> None:
         self._links, self._deliveries, self._limits = links, deliveries, limits
         self._boot, self._instance_id, self._depth_limit, self._rule_of = boot, instance_id, depth_limit, rule_of

@@ -27,6 +27,8 @@ class IncomingCall:
         boot: the caller's boot id; instance_id and name as told in its handshake.
         deadline: monotonic seconds, or None.
         handle: what the execution side hung here (opaque to the engine).
+        run_key: the dedup key it runs or waits for; task: the task it runs (see `runs`); silent: it is not entered in the log.
+        cache_key: where its answer is to be kept, or None.
         delivered: whether it was handed to the execution side.
         permits: where it holds or waits for a permit (the callee's business), or None.
         early: what the caller streamed in before that.
@@ -40,6 +42,7 @@ class IncomingCall:
         "arrived",
         "body",
         "boot",
+        "cache_key",
         "call_id",
         "caller",
         "capability",
@@ -61,9 +64,12 @@ class IncomingCall:
         "permits",
         "priority",
         "reason",
+        "run_key",
+        "silent",
         "span_id",
         "started",
         "status",
+        "task",
         "trace_id",
     )
 
@@ -95,7 +101,10 @@ class IncomingCall:
         self.handle: Any = None
         self.children: dict[Any, None] = {}
         self.final: tuple[int, int, list[Any], float] | None = None
-        self.closed = self.delivered = self.failed = False
+        self.closed = self.delivered = self.failed = self.silent = False
+        self.run_key: Any = None
+        self.task: Any = None
+        self.cache_key: Any = None
         self.permits: Any = None
         self.early: list[Any] | None = None
         self.started: float | None = None

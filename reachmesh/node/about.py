@@ -13,6 +13,7 @@ from reachmesh.calls.incoming import IncomingCall
 from reachmesh.engine.providers import RESERVED
 from reachmesh.errors import BadRequest
 from reachmesh.node.capability import Capability, Served
+from reachmesh.node.tasks import TASK, describe_task
 from reachmesh.observe.calls import CallLog, Execution
 
 if TYPE_CHECKING:
@@ -42,7 +43,12 @@ def reserved_capabilities(node: ReachNode) -> dict[str, Served]:
             raise BadRequest(f"trace_id must be 32 hex digits, not {trace_id[:80]!r}")
         return _trace(node, wanted)
 
-    handlers: dict[str, Callable[..., Any]] = {STATUS: status, TRACE: trace}
+    def task(task_id: str) -> dict[str, Any]:
+        """State of a `reply_to` call that this node runs, and its result or error once there is one."""
+        runs = node._driver.engine.callee.runs
+        return describe_task(node._driver.ask(lambda now: runs.task(task_id)))
+
+    handlers: dict[str, Callable[..., Any]] = {STATUS: status, TRACE: trace, TASK: task}
     return {name: Served(Capability(name=name, handler=handler, domain="thread")) for name, handler in handlers.items()}
 
 

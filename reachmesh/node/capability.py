@@ -146,6 +146,12 @@ class Served:
             cache_ttl=declared.cache_ttl if declared.pure else None,
         )
 
+    def at(self, node_version: str) -> dict[str, Any]:
+        """Its options in the record of a node of this version, which is the capability's own where that says none."""
+        version = node_version if self.capability.version == "1" else self.capability.version
+        self.rule = replace(self.rule, version=version, node_version=node_version)
+        return {**self.options, "version": version}
+
     def _options(self) -> dict[str, Any]:
         declared, described = self.capability, self.handler.describe()
         options: dict[str, Any] = {"version": declared.version, "streams": self.handler.streams, "doc": described["doc"]}

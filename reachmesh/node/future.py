@@ -60,6 +60,9 @@ class CallFuture(concurrent.futures.Future[Any]):
     task that awaits it cancels the call. Done-callbacks run in a thread of the node's, never in the engine's.
     """
 
+    _convert: Callable[[Any], Any] | None = None
+    """Makes what the user gets of the decoded answer."""
+
     def __init__(self, callbacks: Callbacks, trace_id: str) -> None:
         super().__init__()
         self._callbacks = callbacks
@@ -164,7 +167,8 @@ class CallFuture(concurrent.futures.Future[Any]):
             if self._fallback is _NO_FALLBACK:
                 raise
             return self._fall_back(error)
-        return reply.value() if type(reply) is _Reply else reply
+        value = reply.value() if type(reply) is _Reply else reply
+        return value if self._convert is None else self._convert(value)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error the call ended with, or None; see `result`."""

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -30,12 +31,14 @@ from reachmesh.node.callbacks import Callbacks
 from reachmesh.node.capability import Capability, Served, capability, read_caps
 from reachmesh.node.config import NodeConfig
 from reachmesh.node.driver import Driver
+from reachmesh.node.future import CallFuture
 from reachmesh.node.peers import Event, PeerInfo, event_of, own_peer, peer_of
 from reachmesh.node.processes import process_domain
 from reachmesh.node.reach import UNSET, Options, Reach
 from reachmesh.node.served import CURRENT, ServedCall
 from reachmesh.node.serving import serve_here, serve_on_loop
 from reachmesh.node.settings import Settings, resolve
+from reachmesh.node.tasks import TASK, TaskInfo, boot_of, deliver_reply, read_task
 from reachmesh.observe.calls import CallLog, Stats
 from reachmesh.routing import RouteRequest, Verdict
 from reachmesh.transport.interfaces import host_name, list_interfaces, reachable_addresses
@@ -284,7 +287,7 @@ class ReachNode:
             host=identity.host,
             zone=settings.zone,
             endpoints=endpoints,
-            capabilities={name: _options(served, settings.version) for name, served in self._served.items()},
+            capabilities={name: served.at(settings.version) for name, served in self._served.items()},
             tags=settings.tags,
             weight=settings.weight,
             started=self._started_at,
@@ -590,6 +593,28 @@ class ReachNode:
         return Reach(self, cap, options)
 
     def wait_for(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
+    def task(self, task_id: str) -> TaskInfo:
+        """State of a `reply_to` call by the id in its acceptance, asked of the node that runs it; and its result, for five minutes.
+
+        Raises:
+            NoProvider: that node is gone.
+            BadRequest: it has no such task (any more).
+            UsageError: that is no task id.
+            BlockingCallInLoop: on an event loop's thread; use `task_async`.
+        """
+        self._check_may_block("task()", "task_async()")
+        return read_task(task_id, self._ask_task(task_id).result())
+
+    async def task_async(self, task_id: str) -> TaskInfo:
+        """The twin of `task` for event loops."""
+        return read_task(task_id, await self._ask_task(task_id))
+
+    def _ask_task(self, task_id: str) -> CallFuture:
+        boot = boot_of(task_id)
+        if boot is None:
+            raise UsageError(f"{task_id!r} is no task id", hint="it is the task_id of what submit() with reply_to= gives")
+        return Reach(self, TASK, Options(), target=boot).submit(task_id=task_id)
+
         """Wait until `count` instances offer a capability.
 
         Raises:
@@ -737,13 +762,8 @@ class ReachNode:
             return None
         job = call.handle = ServedCall(call, served, self._driver, self._executor)
         return job
-
-
-def _options(served: Served, version: str) -> dict[str, Any]:
-    options = dict(served.options)
-    if served.capability.version == "1" and version != "1":
-        options["version"] = version
-    return options
+        if call.task is not None:
+            job.reply = partial(deliver_reply, self, call)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:

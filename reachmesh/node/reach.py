@@ -17,7 +17,7 @@ from reachmesh.calls.flows import Outflow
 from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.errors import BlockingCallInLoop, ConfigError, ReachError, UsageError
 from reachmesh.node.feeder import Feeder
-from reachmesh.node.future import CallFuture
+from reachmesh.node.future import Accepted, CallFuture
 from reachmesh.node.served import CURRENT
 from reachmesh.node.stream import Channel, Stream, StreamHandle
 from reachmesh.routing import RouteRequest, check_strategy, check_version
@@ -116,7 +116,7 @@ class Reach:
 
     __slots__ = ("_metas", "_node", "_options", "_request", "capability")
 
-    def __init__(self, node: ReachNode, capability: str, options: Options) -> None:
+    def __init__(self, node: ReachNode, capability: str, options: Options, *, target: bytes | None = None) -> None:
         options.check()
         self.capability = capability
         self._node = node
@@ -126,7 +126,7 @@ class Reach:
             capability=capability,
             version=options.version,
             tags=options.tags,
-            target=options.target,
+            target=options.target if target is None else target,
             session=options.session,
             strategy=options.strategy,
             metadata=options.metadata,
@@ -173,6 +173,8 @@ class Reach:
         node = self._node
         future = CallFuture(node._callbacks, "")
         future._fallback = self._options.fallback if self._options.fallback is not UNSET else future._fallback
+        if self._options.reply_to is not None:
+            future._convert = _accepted
         call, source = self._make(future, args, kwargs, 0)
         future._call = call
         future.trace_id = call.trace_id.hex()
@@ -198,6 +200,7 @@ class Reach:
             PayloadError: an argument cannot travel; nothing was sent.
         """
         handle = StreamHandle(self._node._require())
+        self._check_answerable()
         call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM)
         stream = Stream(handle, self._options.idle_timeout)
         self._open(handle, call, source)
@@ -206,6 +209,7 @@ class Reach:
     def channel(self, *args: Any, **kwargs: Any) -> Channel:
         """Start a call whose handler takes a stream and yields one: `send` and `end`, iterate the answers."""
         handle = StreamHandle(self._node._require())
+        self._check_answerable()
         call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM)
         channel = Channel(handle, self._options.idle_timeout)
         self._open(handle, call, source)
@@ -237,6 +241,10 @@ class Reach:
         return arrived
 
     # ---------------------------------------------------------------- making a call
+
+    def _check_answerable(self) -> None:
+        if self._options.reply_to is not None or self._options.dedup_key is not None:
+            raise UsageError("reply_to and dedup_key are for calls with one answer, not for streams", hint="use submit()")
 
     def _open(self, handle: StreamHandle, call: OutgoingCall, source: Any) -> None:
         driver = self._node._require()
@@ -342,6 +350,11 @@ def _fail_input(future: CallFuture, error: BaseException) -> None:
     future.failed(error)
     if future._on_cancel is not None:
         future._on_cancel()
+
+
+def _accepted(answer: Any) -> Accepted:
+    """The acceptance of a `reply_to` call."""
+    return Accepted(answer["task_id"])
 
 
 class _Notified:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,7 @@ class ServedCall:
         "domain",
         "handler",
         "priority",
+        "reply",
         "served",
     )
 
@@ -76,6 +77,7 @@ class ServedCall:
         self._room: threading.Event | None = None
         self._waker: Waker | None = None
         self._refused: PayloadError | None = None
+        self.reply: Callable[[Any], None] | None = None
 
     # ---------------------------------------------------------------- what the executor asks
 
@@ -152,7 +154,10 @@ class ServedCall:
         except PayloadError as error:
             error.executed = "yes"
             return self._end(error)
+        reply = None if call.closed else self.reply
         driver.post(callee.finish, call, call.payload_format, segments)
+        if reply is not None:
+            reply(value)
         return None
 
     def fail(self, exc: BaseException) -> None:
