@@ -18,7 +18,7 @@ from reachmesh.calls.flags import CONTROL, REQUEST, RESPONSE, STREAM, STREAM_TO_
 from reachmesh.calls.flows import Buffer
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.ports import Delivery, Ended
-from reachmesh.engine.links import SELF, LinkTable
+from reachmesh.engine.links import INSECURE, SELF, LinkNote, LinkTable
 from reachmesh.engine.providers import RESERVED, hidden_provider, providers_of
 from reachmesh.errors import Overloaded, ReachError
 from reachmesh.membership.config import MembershipConfig
@@ -35,6 +35,12 @@ from reachmesh.routing import NoPick, Provider, RouteEvent, Router, RouteRequest
 from reachmesh.wire.control import Control
 from reachmesh.wire.frames import Frame, encode_control, split_batch
 from reachmesh.wire.limits import LIMITS
+
+_REFUSALS_EVERY = 30.0
+"""Seconds between two events about the same refusal."""
+
+_REFUSALS = 256
+"""Different refusals remembered."""
 
 _LINK_CHECK = 1.0
 """Seconds between two looks for links that are no longer needed."""
@@ -135,13 +141,14 @@ class Engine:
             ended=self.ended,
             permits=permits or PermitConfig(),
             pressure=pressure or PressureConfig(),
-            dedup=dedup or DedupConfig(),
-            cache=cache or CacheConfig(),
+            dedup=dedup,
+            cache=cache,
         )
         self._notes: list[Note] = []
         self._heard: dict[bytes, None] = {}
         self._next_link_check = now + _LINK_CHECK
         self._retiring: dict[bytes, None] = {}
+        self._refusals: dict[str, float] = {}
         self._touched = True
         self._member_due = now
         self._load_due = now
@@ -211,6 +218,20 @@ class Engine:
         """A connection ended, or could not be made ("refused", "silent")."""
         self.links.handle_closed(key, reason, now)
         self._take_link_notes(now)
+
+    def handle_stranger(self, now: float) -> None:
+        """Somebody was turned away at the door: another secret, or none."""
+        self._note_refused(LinkNote("refused", 0, b"", f"somebody {INSECURE}"), now)
+
+    def _note_refused(self, note: LinkNote, now: float) -> None:
+        """Tell of a refusal, the same one at most every `_REFUSALS_EVERY` seconds: strangers try again and again."""
+        if now - self._refusals.get(note.detail, float("-inf")) < _REFUSALS_EVERY:
+            return
+        if len(self._refusals) >= _REFUSALS:
+            self._refusals.clear()
+        self._refusals[note.detail] = now
+        kind = "version_refused" if note.kind == "version_refused" else "link_refused"
+        self._notes.append(Note(kind, self._record(note.boot), note.detail, now, note.boot))
 
     def set_record(self, record: Record, now: float) -> None:
         """This node's own declaration changed."""
@@ -367,8 +388,7 @@ class Engine:
                 self.membership.handle_dial(boot, _DIAL_OUTCOMES.get(note.detail, "silent"), now=now)
                 self._touched = True
             else:
-                kind = "version_refused" if note.kind == "version_refused" else "link_refused"
-                self._notes.append(Note(kind, self._record(boot), note.detail, now, boot))
+                self._note_refused(note, now)
 
     def _take_membership(self, now: float) -> None:
         changed = False

@@ -58,6 +58,9 @@ _OUTCOMES = ("other", "mute", "refused", "silent")
 """How a dial can fail, the most telling first: another boot answered; ZMTP answered and the process did not (it is too busy to speak);
 nobody listens; nothing at all."""
 
+INSECURE = "has another secret, or only one of us has one"
+"""What a failed CURVE handshake means."""
+
 ADDRESSES_PER_BOOT = 16
 HINTED_BOOTS = 16_384
 
@@ -298,6 +301,8 @@ class LinkTable:
         link = self._links.get(key)
         if link is not None:
             self._ready.pop(key, None)
+            if reason == "insecure":
+                self._notes.append(LinkNote("refused", key, link.expected or b"", f"{link.address} {INSECURE}"))
             self._drop(link, reason, reason if reason in _OUTCOMES else "silent", now)
 
     def _drop(self, link: Link, reason: str, outcome: str, now: float) -> None:

@@ -423,7 +423,7 @@ class Driver:
             raise
 
     def _turn_once(self, ready: Any) -> None:
-        engine, transport, messages = self.engine, self.transport, self._messages
+        engine, transport = self.engine, self.transport
         now = 0.0
         for _ in range(ROUNDS):
             now = time.monotonic()
@@ -459,6 +459,8 @@ class Driver:
         for what, key, reason in self.transport.take_changes():
             if what == "opened":
                 engine.handle_opened(key, now)
+            elif what == "stranger":
+                engine.handle_stranger(now)
             else:
                 engine.handle_closed(key, reason, now)
 

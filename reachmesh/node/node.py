@@ -42,6 +42,7 @@ from reachmesh.node.tasks import TASK, TaskInfo, boot_of, deliver_reply, read_ta
 from reachmesh.observe.calls import CallLog, Stats
 from reachmesh.routing import RouteRequest, Verdict
 from reachmesh.transport.interfaces import host_name, list_interfaces, reachable_addresses
+from reachmesh.transport.keys import derive
 from reachmesh.transport.sockets import Transport
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,7 +76,7 @@ class ReachNode:
         name: logical name; several instances may share it.
         caps: what it offers: a mapping of names to functions, or a list of `capability(...)`.
         mesh: nodes of different meshes never meet. Env `REACHMESH_MESH`.
-        secret: reserved for the encrypted mesh. Env `REACHMESH_SECRET`.
+        secret: turns on encryption and mutual authentication: only nodes with the same secret meet. Env `REACHMESH_SECRET`.
         seeds: "host:port" of nodes to meet where multicast does not reach; one side is enough. Env `REACHMESH_SEEDS`.
         discovery: which of "local", "mdns", "seeds", "state" to use; () = none. Env `REACHMESH_DISCOVERY`.
         bind: "host:port" to listen on; port 0 = any free one. Env `REACHMESH_BIND`.
@@ -313,7 +314,7 @@ class ReachNode:
             if self._phase == "stopped":
                 raise NodeStopped("this node was stopped and cannot be started again", hint="make a new one")
             processes = process_domain(self.name, self._served.values())
-            transport = Transport()
+            transport = Transport(None if self._settings.secret is None else derive(self._settings.secret, self._settings.mesh))
             try:
                 self._start(transport, processes)
             except BaseException:
@@ -592,7 +593,6 @@ class ReachNode:
         )
         return Reach(self, cap, options)
 
-    def wait_for(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
     def task(self, task_id: str) -> TaskInfo:
         """State of a `reply_to` call by the id in its acceptance, asked of the node that runs it; and its result, for five minutes.
 
@@ -615,6 +615,7 @@ class ReachNode:
             raise UsageError(f"{task_id!r} is no task id", hint="it is the task_id of what submit() with reply_to= gives")
         return Reach(self, TASK, Options(), target=boot).submit(task_id=task_id)
 
+    def wait_for(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
         """Wait until `count` instances offer a capability.
 
         Raises:
@@ -761,9 +762,9 @@ class ReachNode:
             self._driver.post(self._driver.engine.callee.fail, call, error)
             return None
         job = call.handle = ServedCall(call, served, self._driver, self._executor)
-        return job
         if call.task is not None:
             job.reply = partial(deliver_reply, self, call)
+        return job
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:

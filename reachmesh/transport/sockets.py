@@ -28,6 +28,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from reachmesh.errors import ConfigError
+from reachmesh.transport.keys import Keys
 from reachmesh.wire.limits import LIMITS
 
 Buffer = bytes | bytearray | memoryview
@@ -61,6 +62,9 @@ _WATCHED: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+_SECRETS_DIFFER: Final = (zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC, zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+"""Values of a failed handshake that mean: another secret, or a secret on one side only."""
+
 _SWEEPS: Final = (0.0, 0.02, 0.1)
 """Seconds after a drop seen by the ROUTER at which its routes are looked through; the route itself goes a little later."""
 
@@ -91,11 +95,14 @@ class _Dialed:
 class Transport:
     """Sockets of one node, driven from outside: `wait`, then `read`, then `send` and `flush`.
 
+    With `keys` every link is encrypted, and only nodes with the same keys get one.
+
     Outputs of `read`: messages, and `take_changes()`: ("opened", key, "") and ("closed", key, reason), where the reason of a
-    connection that never opened is "refused" or "silent".
+    connection that never opened is "refused", "silent" or "insecure"; ("stranger", 0, "insecure") for one that was turned away here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Keys | None = None) -> None:
+        self._keyring = keys
         self._context: zmq.Context[Any] = zmq.Context()
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -130,6 +137,10 @@ class Transport:
         router = self._context.socket(zmq.ROUTER)
         self._set(router)
         router.set(zmq.ROUTER_MANDATORY, 1)
+        if self._keyring is not None:
+            router.set(zmq.CURVE_SERVER, 1)
+            router.set(zmq.CURVE_PUBLICKEY, self._keyring.public)
+            router.set(zmq.CURVE_SECRETKEY, self._keyring.secret)
         router.set(zmq.BACKLOG, BACKLOG)
         router.set(zmq.MAXMSGSIZE, LIMITS.message + LIMITS.chunk)
         host = ""
@@ -143,7 +154,7 @@ class Transport:
             text = "the port is taken" if error.errno == errno.EADDRINUSE else str(error)
             raise ConfigError(f"cannot listen on {host}:{port or '*'}: {text}") from None
         self._router = router
-        self._router_monitor = router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._router_monitor = router.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         self._register(router, _ROUTER)
         self._register(self._router_monitor, _ROUTER_MONITOR)
         return port
@@ -170,6 +181,10 @@ class Transport:
         try:
             self._set(dealer)
             dealer.set(zmq.RECONNECT_IVL, -1)
+            if self._keyring is not None:
+                dealer.set(zmq.CURVE_SERVERKEY, self._keyring.public)
+                dealer.set(zmq.CURVE_PUBLICKEY, self._keyring.public)
+                dealer.set(zmq.CURVE_SECRETKEY, self._keyring.secret)
             dealer.set(zmq.MAXMSGSIZE, LIMITS.message + LIMITS.chunk)
             monitor = dealer.get_monitor_socket(_WATCHED)
             dealer.connect(f"tcp://{address}")
@@ -352,7 +367,8 @@ class Transport:
     def _read_monitor(self, link: _Dialed, messages: list[Message]) -> None:
         monitor = link.monitor
         while monitor.getsockopt(_EVENTS) & _READABLE:
-            event = parse_monitor_message(monitor.recv_multipart(_NOW))["event"]
+            message = parse_monitor_message(monitor.recv_multipart(_NOW))
+            event = message["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 link.opened = True
                 self._changes.append(("opened", link.key, ""))
@@ -363,8 +379,15 @@ class Transport:
                 self._probe(link)
                 return
             else:
-                self._fail(link, "silent", messages)
+                self._fail(link, self._why_failed(event, message["value"]), messages)
                 return
+
+    def _why_failed(self, event: int, value: int) -> str:
+        """A handshake that ended early: by secrets that do not fit, or by a stranger who does not speak ZeroMQ."""
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value in _SECRETS_DIFFER:
+            return "insecure"
+        closed = event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._keyring is not None
+        return "insecure" if closed else "silent"
 
     def _fail(self, link: _Dialed, reason: str, messages: list[Message]) -> None:
         """Drop a dialled link; messages that came before the end are still read first."""
@@ -406,8 +429,11 @@ class Transport:
         assert monitor is not None
         dropped = False
         while monitor.getsockopt(_EVENTS) & _READABLE:
-            monitor.recv_multipart(_NOW)
-            dropped = True
+            message = parse_monitor_message(monitor.recv_multipart(_NOW))
+            if message["event"] == zmq.EVENT_DISCONNECTED:
+                dropped = True
+            elif message["value"] in _SECRETS_DIFFER and not any(what == "stranger" for what, _, _ in self._changes):
+                self._changes.append(("stranger", 0, "insecure"))
         if dropped:
             self._sweeps = [now + delay for delay in _SWEEPS]
 
