@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -31,3 +34,13 @@ def lan(world: World) -> Iterator[Callable[..., Lan]]:
     """Makes LANs, `lan(hosts=3, segments=1)`, and takes them down again; the test has to be marked `lan`."""
     with ExitStack() as made:
         yield lambda **shape: made.enter_context(Lan(world, **shape))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """A thread that a failed test left behind would keep the interpreter alive for ever: name it, and end with a failure."""
+    left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    if left:
+        print(f"threads left running: {', '.join(left)}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(1)
