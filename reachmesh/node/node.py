@@ -190,8 +190,8 @@ class ReachNode:
 
     @property
     def security(self) -> str:
-        """How the mesh is guarded: "OPEN" = not at all, whoever reaches the network may join and call."""
-        return "OPEN"
+        """How the mesh is guarded: "OPEN" = not at all, whoever reaches the network may join and call; "CURVE" = by a secret."""
+        return "OPEN" if self._settings.secret is None else "CURVE"
 
     @property
     def is_running(self) -> bool:
