@@ -41,6 +41,7 @@ class MembershipConfig:
             held for alive, and shown as DEGRADED. 0 loses nodes whose handler never lets go of the interpreter lock; a
             large value keeps hung ones.
         gossip_delay: Most seconds a node waits to send gossip together; the first item after a calm goes at once.
+            Never more than 4 % of the period.
         sync_interval: Seconds between two comparisons of tables in a calm mesh. Lower repairs a lost message sooner.
         tombstone_ttl: Seconds for which a lost or left node is remembered, so that old news cannot bring it back.
         max_tombstones: Remembered dead; the oldest go first.

@@ -44,6 +44,8 @@ from .table import Member, Table
 
 INF = float("inf")
 DialOutcome = Literal["up", "refused", "silent", "other", "mute"]
+GOSSIP_SHARE = 0.04
+"""Share of the period that news may wait at most, so that a refutation is back long before `confirm_after`."""
 MIN_PAUSE = 0.2
 """Seconds a turn must be late at least to count as a pause, whatever the period."""
 
@@ -83,7 +85,7 @@ class Membership:
         self._outbox = Outbox()
         self._table = table if table is not None else Table()
         self._links = Links(self._outbox)
-        self._gossip = Gossip(config.gossip_delay, self._outbox)
+        self._gossip = Gossip(min(config.gossip_delay, GOSSIP_SHARE * config.heartbeat_period), self._outbox)
         self._sync = AntiEntropy(self._table, self._own_claim, self._outbox)
         self._detector = Detector(me.boot, config, rng, self._table, self._links, self._outbox)
         self._neighbours = Neighbours(me.boot, config, self._table, self._links, self._detector, self._outbox, observer=observer)
@@ -447,7 +449,7 @@ class Membership:
         self._beat_due = min(self._beat_due, now)
 
     def _paused(self, late: float, now: float) -> None:
-        """This node was away: judge nobody for it, speak at once, and say that it lives if others may doubt it."""
+        """This node was away: judge nobody for it, and speak at once; who doubts it will say so, and be refuted."""
         period = self.config.heartbeat_period
         self._detector.shift(late, now)
         self._roster.suspicions.shift(late)
@@ -455,8 +457,6 @@ class Membership:
         self._beat_due = now
         if late > 0.5 * period:
             self._patience = min(self._patience + 1, self.config.max_health)
-        if late > period and not self.observer and self.state is not State.LEFT:
-            self._refute(self.incarnation, now)
 
     def _beat(self, now: float) -> None:
         """Report to the observers."""

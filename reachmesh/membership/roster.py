@@ -4,8 +4,8 @@ Claims come from gossip, heartbeats and comparisons of tables; votes from observ
 What was news is passed on, what is missing is asked for, what is over is reported. See `precedence.py` for which claim
 holds, and `suspicion.py` for when votes make a loss.
 
-Invariant: a claim of loss about a member nobody accused yet counts as an accusation, so that the owner hears of it and
-can refute before anybody acts. Else each half of a healed mesh would bury the other before listening to it.
+Invariant: a claim of loss counts as one more accusation and no more, so that the owner hears of it and can refute before
+anybody acts. Else each half of a healed mesh would bury the other before listening to it.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class Roster:
         record_is_news = self._take_record(claim, now)
         member = self._table[claim.boot]
         if takes_precedence(claim.incarnation, claim.state, member.incarnation, member.state):
-            if claim.state is State.LOST and not member.state.gone and not self._believes(claim.boot, now):
-                self._count(Vote(claim.boot, max(claim.incarnation, member.incarnation), source, False), source, now)
+            if claim.state is State.LOST and not member.state.gone and not self._observer:
+                self._hear_of_loss(claim, source, now)
                 return
             self._adopt(claim, now)
         elif not record_is_news:
@@ -114,9 +114,15 @@ class Roster:
             return
         self._pass_on(claim if record_is_news else claim._replace(record=None), source)
 
-    def _believes(self, boot: bytes, now: float) -> bool:
-        """Whether a claim of loss is taken as it is: somebody accused the member before, and this is no old news of a pause."""
-        return self._observer or (boot in self.suspicions and now >= self.undrained_until)
+    def _hear_of_loss(self, claim: Claim, source: bytes, now: float) -> None:
+        """`source` holds for lost whom this node does not: one vote, passed on only when it is the first the accused may hear of."""
+        votes = self.suspicions.votes(claim.boot)
+        vote = Vote(claim.boot, claim.incarnation, source, any(known.dead for known in votes))
+        if votes:
+            self.suspicions.add(vote, now)
+        else:
+            self._count(vote, source, now)
+        self.decide(now)
 
     def _introduce(self, claim: Claim, source: bytes, now: float) -> None:
         """A member heard of for the first time."""

@@ -13,6 +13,10 @@ ACCUSED_LIMIT = 4096
 """Accused at once; further accusations are dropped until some are decided."""
 
 
+VOTE_LIMIT = 16
+"""Votes kept and passed on against one member: as many as `votes` may ask for."""
+
+
 class Suspicion:
     """Votes against one incarnation of one member."""
 
@@ -59,6 +63,8 @@ class Suspicions:
         elif suspicion.incarnation > vote.incarnation:
             return False
         known = suspicion.votes.get(vote.voter)
+        if known is None and len(suspicion.votes) >= VOTE_LIMIT:
+            return False
         if known is None or (vote.dead and not known):
             suspicion.votes[vote.voter] = vote.dead
             return True

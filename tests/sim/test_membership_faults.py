@@ -32,10 +32,10 @@ def kinds(node: SimulatedMember, kind: str) -> list[str]:
 
 @pytest.mark.parametrize("size", [2, *SIZES])
 def test_an_idle_mesh_reports_nothing(size: int) -> None:
-    """Nobody is suspected, lost or joined again in ten quiet minutes, and all tables stay equal."""
+    """Nobody is suspected, lost or joined again in quiet minutes, and all tables stay equal."""
     mesh = mesh_of(size)
     before = [len(node.events) for node in mesh.nodes]
-    mesh.run(600)
+    mesh.run(4800 / size)
     assert mesh.agree()
     assert [len(node.events) for node in mesh.nodes] == before
     assert not any(node.membership.refutations for node in mesh.nodes)
@@ -145,10 +145,10 @@ def test_frozen_exactly_while_it_is_refuted() -> None:
 def test_a_link_deaf_in_one_direction_loses_nobody() -> None:
     """A hears B no more, while everybody else does: helpers vouch for B."""
     mesh = mesh_of(10)
-    mesh.network.cut(mesh.nodes[0].boot, mesh.nodes[1].boot, one_way=True)
+    mesh.network.faults = Faults(break_after=1e9)
+    mesh.network.cut(mesh.nodes[1].boot, mesh.nodes[0].boot, one_way=True)
     mesh.run(300)
-    assert not mesh.losses()
-    assert all(len(kinds(node, "peer_state")) <= 3 for node in mesh.nodes)
+    assert not any(kinds(node, kind) for node in mesh.nodes for kind in ("peer_lost", "peer_suspected", "peer_state"))
 
 
 def test_a_link_that_flaps_loses_nobody() -> None:
@@ -204,7 +204,9 @@ def test_two_halves_merge_by_themselves(size: int, limit: float, minutes: int) -
     mesh.network.poke(changed.boot)
     mesh.run(5)
     mesh.network.heal_all()
+    lost_before = len(mesh.losses())
     mesh.run_until(mesh.agree, limit)
+    assert len(mesh.losses()) == lost_before  # nobody is buried by news from the other side
     seen = mesh.nodes[0].membership.members[changed.boot]
     assert list(seen.record.capabilities) == ["new"]
 
@@ -214,7 +216,7 @@ def test_an_isolated_node_suspects_itself_first() -> None:
     mesh = mesh_of(10)
     alone = mesh.nodes[0]
     mesh.network.partition([alone.boot], [node.boot for node in mesh.nodes[1:]])
-    mesh.run(17.9)
+    mesh.run(20)
     assert mesh.states(alone.boot) == {State.LOST}
     assert alone.membership.isolated
     assert len(mesh.view(alone)) == 10
@@ -254,6 +256,29 @@ def test_the_same_seed_gives_the_same_run() -> None:
         return mesh.network.transcript()
 
     assert run(4) == run(4) != run(5)
+
+
+def test_news_that_was_lost_on_every_link_is_repaired_by_comparison() -> None:
+    """A change whose gossip vanished whole is in all tables after the next heartbeats."""
+    mesh = mesh_of(10)
+    changed = mesh.nodes[2]
+    mesh.network.faults = Faults(drop=1.0)
+    changed.membership.set_record(changed.membership.record.changed(tags={"new": 1}), now=mesh.now)
+    mesh.network.poke(changed.boot)
+    mesh.run(1)
+    assert not mesh.agree()
+    mesh.network.faults = Faults()
+    mesh.run_until(mesh.agree, 2 * PERIOD)
+
+
+def test_two_nodes_of_one_sleeping_host_do_not_suspect_each_other() -> None:
+    """Both wake together after a minute on a slow path: neither counts the sleep as the other's silence."""
+    mesh = mesh_of(2)
+    mesh.network.faults = Faults(delay=0.7)
+    for node in mesh.nodes:
+        mesh.network.freeze(node.boot, 60)
+    mesh.run(90)
+    assert not any(kinds(node, "peer_suspected") for node in mesh.nodes)
 
 
 @pytest.mark.parametrize("size", [4, 30])

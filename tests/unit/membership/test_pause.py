@@ -1,0 +1,71 @@
+"""After a pause of its own a node reads before it judges."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from reachmesh.membership import Membership, Record, State, preset
+from reachmesh.membership.messages import Claim, Vote, encode_items
+from reachmesh.wire.control import Control
+
+
+def record(number: int) -> Record:
+    return Record(boot=bytes([number]) * 8, instance_id=f"n{number}", name=f"n{number}")
+
+
+def accused() -> tuple[Membership, Record, Record]:
+    """A node at t=10 that holds a suspicion that is ripe at t=20."""
+    me, peer, other = record(1), record(2), record(3)
+    node = Membership(me, preset("lan"), Random(1), now=0.0)
+    node.tick(now=0.0)
+    for known in (peer, other):
+        node.handle_link_up(known.boot, now=0.0)
+        claim = Claim(known.boot, 2, State.HEALTHY, 1, known.encode(), "")
+        node.handle_frame(known.boot, Control.GOSSIP, encode_items([claim]), now=0.0)
+    node.handle_frame(other.boot, Control.GOSSIP, encode_items([Vote(peer.boot, 2, other.boot, False)]), now=10.0)
+    return node, peer, other
+
+
+def test_a_ripe_suspicion_is_a_loss() -> None:
+    """Without a pause the suspicion runs out in time."""
+    node, peer, _ = accused()
+    node.handle_life(peer.boot, now=10.0)
+    now = 10.0
+    while now < 20.2:
+        node.note_turn(now=now)
+        node.note_drained(now=now)
+        node.tick(now=now)
+        now = min(node.next_timeout(), now + 0.5)
+    assert node.members[peer.boot].state is State.LOST
+
+
+@pytest.mark.parametrize("refuted", [True, False])
+def test_nobody_is_judged_between_a_pause_and_an_empty_socket(refuted: bool) -> None:
+    """A suspicion that ran out while this node was away waits until what was sent meanwhile has been read."""
+    node, peer, other = accused()
+    node.tick(now=19.8)
+    node.next_timeout()
+    node.note_turn(now=120.0)
+    node.tick(now=120.4)
+    assert node.members[peer.boot].state is State.HEALTHY
+    if refuted:
+        claim = Claim(peer.boot, 3, State.HEALTHY, 1, None, "")
+        node.handle_frame(other.boot, Control.GOSSIP, encode_items([claim]), now=120.5)
+    node.note_drained(now=120.5)
+    node.tick(now=121.0)
+    assert node.members[peer.boot].state is (State.HEALTHY if refuted else State.LOST)
+    assert node.members[peer.boot].suspected is False
+
+
+def test_a_claim_of_loss_from_before_the_pause_is_only_an_accusation() -> None:
+    """Old news read after a pause takes nobody out."""
+    node, peer, other = accused()
+    node.tick(now=12.0)
+    node.next_timeout()
+    node.note_turn(now=120.0)
+    claim = Claim(peer.boot, 2, State.LOST, 1, None, "")
+    node.handle_frame(other.boot, Control.GOSSIP, encode_items([claim]), now=120.0)
+    assert node.members[peer.boot].state is State.HEALTHY
+    assert node.members[peer.boot].suspected
