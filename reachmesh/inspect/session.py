@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from reachmesh.errors import AccessDenied, NoProvider, ReachError
+from reachmesh.inspect.answers import read
 from reachmesh.node.about import STATUS
 from reachmesh.node.future import CallFuture
 from reachmesh.node.node import ReachNode
@@ -131,7 +132,7 @@ class Session:
         for peer in peers:
             reach = self.node.reach(capability, target=peer.instance_id, timeout=timeout, retries=0, priority=0)
             futures[peer.instance_id] = reach.submit(**arguments)
-        return {instance_id: _outcome(future) for instance_id, future in futures.items()}
+        return {instance_id: _outcome(capability, future) for instance_id, future in futures.items()}
 
     def rows(self, peers: Sequence[PeerInfo]) -> list[dict[str, Any]]:
         """One row a node for `peers` and `watch`; None where the node did not answer."""
@@ -139,9 +140,9 @@ class Session:
         return [_row(peer, answers[peer.instance_id]) for peer in peers]
 
 
-def _outcome(future: CallFuture) -> Any:
+def _outcome(capability: str, future: CallFuture) -> Any:
     try:
-        return future.result()
+        return read(capability, future.result())
     except ReachError as error:
         return error
 
