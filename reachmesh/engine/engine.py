@@ -51,7 +51,7 @@ LOAD_PERIOD = 0.25
 
 _IDLE = Load()
 
-_DIAL_OUTCOMES: dict[str, DialOutcome] = {"refused": "refused", "other": "other", "mute": "mute"}
+_DIAL_OUTCOMES: dict[str, DialOutcome] = {"refused": "refused", "other": "other", "mute": "mute", "up": "up"}
 
 _ENDINGS = ("retired", "left", "not needed")
 """Reasons of a link's end that were agreed on, and so say nothing about the peer."""
@@ -144,6 +144,8 @@ class Engine:
             dedup=dedup,
             cache=cache,
         )
+        # A probe of a process that is too busy to speak has to be back before the time for a suspicion.
+        self._patience = 0.8 * (membership.suspect_after - membership.probe_after) * membership.heartbeat_period
         self._notes: list[Note] = []
         self._heard: dict[bytes, None] = {}
         self._next_link_check = now + _LINK_CHECK
@@ -383,8 +385,9 @@ class Engine:
                 if not note.observer and self.links.link_to(boot) is None:
                     self.membership.handle_link_down(boot, closed=note.detail in _ENDINGS, now=now)
                     self._touched = True
-            elif note.kind == "dial_failed":
-                self.caller.handle_dial_failed(boot, note.detail, now)
+            elif note.kind in ("dial_failed", "probed"):
+                if note.kind == "dial_failed":
+                    self.caller.handle_dial_failed(boot, note.detail, now)
                 self.membership.handle_dial(boot, _DIAL_OUTCOMES.get(note.detail, "silent"), now=now)
                 self._touched = True
             else:
@@ -404,6 +407,10 @@ class Engine:
             if (record := self._record(boot)) is not None:
                 self._learn(record)
             if not self.links.want(boot, now):
+                self.membership.handle_dial(boot, "silent", now=now)
+                self._touched = True
+        for boot in self.membership.take_probes():
+            if not self.links.probe(boot, self._patience, now):
                 self.membership.handle_dial(boot, "silent", now=now)
                 self._touched = True
         for boot in self.membership.take_closes():

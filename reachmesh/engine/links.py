@@ -89,7 +89,9 @@ class Link:
         "name",
         "observer",
         "parts",
+        "patience",
         "phase",
+        "probes",
         "spare_since",
         "waiting",
     )
@@ -98,7 +100,8 @@ class Link:
         self.key, self.phase, self.address, self.expected, self.deadline = key, phase, address, expected, deadline
         self.boot = b""
         self.name = self.instance_id = ""
-        self.observer = False
+        self.observer = self.probes = False
+        self.patience = GREETING_TIMEOUT
         self.frames: list[bytes] = []
         self.parts: list[Buffer] = []
         self.flows: deque[tuple[Flowing, Outflow]] = deque()
@@ -118,7 +121,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class LinkNote:
-    """What happened to a link: kind is up, down, dial_failed, refused or version_refused."""
+    """What happened to a link: kind is up, down, dial_failed, probed, refused or version_refused."""
 
     kind: str
     key: int
@@ -231,6 +234,24 @@ class LinkTable:
         self._continue(boot, now)
         return True
 
+    def probe(self, boot: bytes, patience: float, now: float) -> bool:
+        """Make one more connection to a linked boot, only to see whether it is taken; false when no address is known.
+
+        The outcome is a note "probed". It is "mute" when the greeting is not answered within `patience` seconds.
+        """
+        if any(link.probes and link.expected == boot for link in self._pending.values()):
+            return True
+        best = self._links.get(self._best.get(boot, SELF))
+        address = best.address if best is not None else ""
+        if not address:
+            known = self._order(self._book.get(boot, {}))
+            if not known:
+                return False
+            address = known[0]
+        link = self._connect(address, boot, now)
+        link.probes, link.patience = True, patience
+        return True
+
     def _order(self, addresses: dict[str, None]) -> list[str]:
         """Loopback hints first (same host), then addresses that share most with one of our own."""
         own = [address.rpartition(":")[0].split(".") for address in self.own_addresses]
@@ -269,11 +290,16 @@ class LinkTable:
             self._notes.append(LinkNote("dial_failed", 0, boot, outcome))
 
     def _dial(self, address: str, expected: bytes | None, now: float) -> None:
-        self._next_key += 1
-        link = Link(self._next_key, Phase.CONNECTING, address=address, expected=expected, deadline=now + CONNECT_TIMEOUT)
-        self._links[link.key] = self._pending[link.key] = link
+        link = self._connect(address, expected, now)
+        link.address = address
         self._dialed[address] = link
+
+    def _connect(self, address: str, expected: bytes | None, now: float) -> Link:
+        self._next_key += 1
+        link = Link(self._next_key, Phase.CONNECTING, expected=expected, deadline=now + CONNECT_TIMEOUT)
+        self._links[link.key] = self._pending[link.key] = link
         self._dials.append((link.key, address))
+        return link
 
     # ---------------------------------------------------------------- what the sockets report
 
@@ -282,7 +308,7 @@ class LinkTable:
         link = self._links.get(key)
         if link is None or link.phase is not Phase.CONNECTING:
             return
-        link.phase, link.deadline = Phase.GREETING, now + GREETING_TIMEOUT
+        link.phase, link.deadline = Phase.GREETING, now + link.patience
         hello = Hello(
             lo=PROTOCOL[0],
             hi=PROTOCOL[1],
@@ -318,6 +344,8 @@ class LinkTable:
                 del self._by_boot[link.boot]
             self._prefer(link.boot, now)
             self._notes.append(LinkNote("down", link.key, link.boot, reason, link.observer))
+        elif link.probes:
+            self._notes.append(LinkNote("probed", link.key, link.expected or b"", outcome))
         elif link.expected is not None and link.key > 0:
             self._dial_ended(link.expected, outcome, now)
 
@@ -374,6 +402,10 @@ class LinkTable:
         if (link.expected is not None and welcome.boot != link.expected) or welcome.boot == self.boot:
             self._closes.append(key)
             self._drop(link, "another instance is here", "other", now)
+            return
+        if link.probes:
+            self._closes.append(key)
+            self._drop(link, "not needed", "up", now)
             return
         link.phase, link.name, link.instance_id = Phase.UP, welcome.name, welcome.instance
         self._up(link, welcome.boot, now)

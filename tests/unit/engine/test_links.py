@@ -419,3 +419,31 @@ def test_more_frames_than_a_batch_holds_leave_as_several() -> None:
         assert fault is None
         got += [(each.call_id, [bytes(part) for part in each.parts]) for each in frames]
     assert got == [(index, [bytes([index % 256])] if index % 2 else []) for index in range(5_000)]
+
+
+@pytest.mark.parametrize("outcome", ["up", "mute", "refused", "other", "silent"])
+def test_a_probe_tells_whether_a_linked_peer_takes_connections(outcome: str) -> None:
+    """One more connection beside the link: what comes of it is told, and the link stays what it was."""
+    links = table()
+    up = dialled(links)
+    links.take_notes()
+    assert links.probe(PEER, 1.0, 5.0)
+    assert links.probe(PEER, 1.0, 5.0)
+    [(key, address)] = links.take_dials()
+    assert address == "10.0.0.1:1"
+    if outcome == "refused":
+        links.handle_closed(key, "refused", 5.1)
+    elif outcome == "silent":
+        links.tick(5.0 + CONNECT_TIMEOUT)
+    else:
+        links.handle_opened(key, 5.1)
+        if outcome == "mute":
+            links.tick(6.0)
+            links.tick(6.1)
+        else:
+            links.handle_welcome(key, welcome(PEER if outcome == "up" else THIRD), 5.2)
+    assert [(note.kind, note.boot, note.detail) for note in links.take_notes()] == [("probed", PEER, outcome)]
+    assert links.link_to(PEER) == up
+    assert links.get(key) is None
+    links.handle_candidate("10.0.0.1:1", None, 9.0)
+    assert links.take_dials() == []
