@@ -159,10 +159,13 @@ class Membership:
         """Absolute monotonic time at which `tick` is due."""
         due = min(self._beat_due, self._chores_due, self._gossip.due(), self._own.due())
         if not self.observer:
-            judgement = min(self._detector.next_due(), self._roster.suspicions.next_due(self._table.live_count + 1))
-            due = min(due, max(judgement, self._roster.held_until()))
-        self._due = max(due, self._now)
-        return self._due
+            judgement = self._detector.next_due()
+            if len(self._roster.suspicions):
+                judgement = min(judgement, self._roster.suspicions.next_due(self._table.live_count + 1))
+            if judgement < due:
+                due = min(due, max(judgement, self._roster.held_until()))
+        self._due = due = max(due, self._now)
+        return due
 
     # ---------------------------------------------------------------- outputs
 
