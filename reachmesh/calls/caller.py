@@ -14,6 +14,7 @@ import copy
 import random
 import struct
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from reachmesh.calls.flags import (
     MSGPACK,
@@ -31,6 +32,7 @@ from reachmesh.calls.flags import (
     STREAM_END,
 )
 from reachmesh.calls.flows import Batch, Buffer, Inflow, Outflow, packed
+from reachmesh.calls.latencies import Latencies
 from reachmesh.calls.outgoing import FLAT_BYTES, OutgoingCall
 from reachmesh.calls.ports import Delivery, Ended, Kind, Links
 from reachmesh.calls.timers import Timers
@@ -50,8 +52,11 @@ from reachmesh.errors import (
     UsageError,
     VersionMismatch,
 )
+from reachmesh.resilience.deadline import TimeoutConfig, try_timeout
+from reachmesh.resilience.hedge import HedgeConfig, hedge_delay
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
 from reachmesh.routing import NoPick, Outcome, Provider, Router, RouteRequest
+from reachmesh.routing.group import is_shadow
 from reachmesh.wire.frames import NO_DEADLINE, Frame, decode_error, encode_frame, encode_request_meta
 from reachmesh.wire.limits import Limits
 
@@ -60,6 +65,10 @@ CREDIT = struct.Struct(">II")
 
 REROUTES = 3
 """Instances tried beyond the first while nothing has been sent at all."""
+
+
+_SWEEP_EVERY = 30.0
+"""Seconds between two looks for latencies nothing is known of any more."""
 
 
 class _Later:
@@ -73,6 +82,19 @@ class _Later:
     @property
     def closed(self) -> bool:
         return self.call.closed
+
+
+class _Watch:
+    """A timer of one attempt: its time as a try is over, or a second instance is to be asked."""
+
+    __slots__ = ("call", "call_id", "hedges")
+
+    def __init__(self, call: OutgoingCall, hedges: bool) -> None:
+        self.call, self.call_id, self.hedges = call, call.call_id, hedges
+
+    @property
+    def closed(self) -> bool:
+        return self.call.closed or self.call.sent_at is None or self.call.call_id != self.call_id
 
 
 class Caller:
@@ -102,7 +124,11 @@ class Caller:
         grace_until: float,
         ended: list[Ended],
         hidden: Callable[[RouteRequest, Collection[bytes]], Provider | NoPick | None],
+        timeouts: TimeoutConfig | None = None,
+        hedging: HedgeConfig | None = None,
     ) -> None:
+        self.latencies = Latencies(timeouts or TimeoutConfig())
+        self.hedging = hedging or HedgeConfig()
         self._links, self._router, self._deliveries, self._limits = links, router, deliveries, limits
         self._ended, self._hidden = ended, hidden
         self._policy, self._throttle = policy, throttle
@@ -115,6 +141,7 @@ class Caller:
         self._parked: list[OutgoingCall] = []
         self._timers = Timers()
         self._stopped: ReachError | None = None
+        self._sweep_at = 0.0
         self.strays = 0
 
     @property
@@ -269,6 +296,10 @@ class Caller:
             if isinstance(owner, _Later):
                 self._route(owner.call, now)
                 continue
+            if isinstance(owner, _Watch):
+                owner.call.watched -= 1
+                (self._hedge if owner.hedges else self._try_over)(owner.call, now)
+                continue
             assert isinstance(owner, OutgoingCall)
             call = owner
             call.timed = False
@@ -284,6 +315,9 @@ class Caller:
             self._settle_error(call, error, now)
         if self._parked and now >= self.grace_until:
             self.handle_change(now)
+        if now >= self._sweep_at:
+            self._sweep_at = now + _SWEEP_EVERY
+            self.latencies.forget_stale(now)
 
     def next_timeout(self) -> float:
         """The next instant at which `tick` has something to do."""
@@ -305,17 +339,22 @@ class Caller:
     # ---------------------------------------------------------------- routing and sending
 
     def _route(self, call: OutgoingCall, now: float) -> None:
-        picked = self._router.pick(call.request, now, exclude=call.tried)
+        request = call.request
+        if call.prefer is not None:
+            request, call.prefer = replace(request, target=call.prefer), None
+        picked = self._router.pick(request, now, exclude=call.tried)
         if isinstance(picked, NoPick):
             picked = self._hidden(call.request, call.tried) or picked
         if isinstance(picked, NoPick):
             if call.error is not None:
                 self._settle_error(call, call.error, now)
-            elif now < self.grace_until and picked.kind in ("none", "no_match", "version"):
+            elif now < self.grace_until and picked.kind in ("none", "no_match", "version") and not request.shadow:
                 self._parked.append(call)
             else:
                 self._settle_error(call, picked.error(), now)
             return
+        if request.shadow and not is_shadow(picked.tags):
+            return self._settle_error(call, NoProvider(f"no instance of {request.capability!r} takes shadow calls"), now)
         call.provider, call.boot, call.attempting = picked, picked.boot, True
         self._router.started(picked.boot, call.request.capability, now)
         key = self._links.link_to(picked.boot)
@@ -365,6 +404,8 @@ class Caller:
             len(parts),
         )
         self._links.send(key, frame, parts)
+        if call.provider is not None and call.provider.idempotent and not flags & _ONE_WAY_OR_STREAM:
+            self._watch(call, now)
         if size > FLAT_BYTES:
             if call.outflow is None:
                 call.outflow = Outflow(self._limits.chunk)
@@ -420,12 +461,77 @@ class Caller:
         call.tried = (*call.tried, call.boot)
         self._route(call, now)
 
+    def _watch(self, call: OutgoingCall, now: float) -> None:
+        """Set the timers of an attempt that may be made twice."""
+        window = self.latencies.window(call.request.capability)
+        if call.hedge_of is None and call.hedge is None:
+            delay = hedge_delay(self.hedging, window, idempotent=True, now=now)
+            if delay is not None:
+                self._timers.add(now + delay, _Watch(call, True))
+                call.watched += 1
+        if call.deadline is not None and call.retries > 0:
+            limit = try_timeout(self.latencies.config, window, call.deadline - now, now)
+            self._timers.add(now + limit, _Watch(call, False))
+            call.watched += 1
+
+    def _try_over(self, call: OutgoingCall, now: float) -> None:
+        """A try took its share of the call's time: another instance gets the rest, if there is one and the throttle allows; else it goes on.
+
+        There is no back-off: the time for that was spent waiting.
+        """
+        if call.hedge is not None or call.answer_flags is not None or self._is_below_retry(call):
+            return
+        tried = (*call.tried, call.boot)
+        if isinstance(self._router.pick(call.request, now, exclude=tried), NoPick) or not self._throttle.allow(now):
+            return
+        error = DeadlineExceeded(f"{self._who(call)} did not answer within the time of one try", executed="maybe")
+        self._send_cancel(call)
+        self._end_attempt(call, Outcome.TIMEOUT, error, now)
+        call.retries -= 1
+        call.error, call.tried = error, tried
+        self._route(call, now)
+
+    def _hedge(self, call: OutgoingCall, now: float) -> None:
+        """Nearly all calls are answered by now: ask a second instance too, and take what comes first."""
+        tried = (*call.tried, call.boot)
+        if call.answer_flags is not None or isinstance(self._router.pick(call.request, now, exclude=tried), NoPick):
+            return
+        if not self._throttle.allow(now):
+            return
+        twin = call.hedge = call.twin()
+        twin.hedge_of, twin.tried, twin.began = call, tried, now
+        self._route(twin, now)
+
+    def _end_hedge(self, twin: OutgoingCall, delivery: Delivery, now: float) -> None:
+        """The second request ended: its answer is the call's; its failure matters only when the first has failed too."""
+        call = twin.hedge_of
+        assert call is not None
+        call.hedge = None
+        call.attempts.extend(twin.attempts)
+        if call.closed:
+            return
+        if delivery[0] is Kind.ANSWER:
+            self._send_cancel(call)
+            self._end_attempt(call, Outcome.IGNORED, None, now)
+            call.provider = twin.provider
+            self._settle(call, (Kind.ANSWER, call.handle, delivery[2]), "ok", now)
+        elif not call.attempting:
+            self._settle_error(call, call.error or delivery[2], now)
+
+    @staticmethod
+    def _is_below_retry(call: OutgoingCall) -> bool:
+        return call.parent is not None and bool(call.parent.flags & REQUEST_RETRY)
+
     def _attempt_failed(self, call: OutgoingCall, error: ReachError, now: float, level: int = 0) -> None:
+        if call.hedge is not None:  # the other request may still be answered
+            self._end_attempt(call, self._outcome(call, error), error, now, level)
+            call.error = error
+            return
         again = None
         if call.retries > 0 and not call.items_seen and not call.flags & REQUEST_SENDS_STREAM and call.provider is not None:
-            below = call.parent is not None and bool(call.parent.flags & REQUEST_RETRY)
+            below = self._is_below_retry(call)
             again = self._policy.classify(error, idempotent=call.provider.idempotent, attempt=len(call.attempts) + 1, below_retry=below)
-        self._end_attempt(call, outcome_of(error), error, now, level)
+        self._end_attempt(call, self._outcome(call, error), error, now, level)
         too_late = again is not None and call.deadline is not None and now + again.delay >= call.deadline
         if again is None or too_late or not self._throttle.allow(now):
             return self._settle_error(call, error, now)
@@ -445,6 +551,14 @@ class Caller:
         call.attempting = False
         latency = 0.0 if call.sent_at is None else now - call.sent_at
         self._router.finished(call.boot, call.request.capability, outcome, latency, level, now)
+        if not call.flags & _ONE_WAY_OR_STREAM:
+            if outcome is Outcome.OK:
+                self.latencies.add(call.request.capability, latency, now)
+            elif outcome is Outcome.TIMEOUT:
+                self.latencies.add_vain(call.request.capability, latency, now)
+        for _ in range(call.watched):
+            self._timers.forget()
+        call.watched = 0
         if error is not None and call.provider is not None:
             call.attempts.append({"instance_id": call.provider.instance_id, "error": error.code, "executed": error.executed})
         if call.sent_at is not None:
@@ -460,7 +574,7 @@ class Caller:
     def _settle_error(self, call: OutgoingCall, error: ReachError, now: float) -> None:
         if call.closed:
             return
-        self._end_attempt(call, outcome_of(error), error, now)
+        self._end_attempt(call, self._outcome(call, error), error, now)
         if error.trace_id or error.attempts:  # shared with other calls (a stop): give this one a copy
             error = copy.copy(error)
         error.trace_id = call.trace_id.hex()
@@ -475,11 +589,28 @@ class Caller:
             self._timers.forget()
         if call.parent is not None:
             call.parent.children.pop(call, None)
+        if call.hedge_of is not None:
+            return self._end_hedge(call, delivery, now)
+        if (twin := call.hedge) is not None:
+            call.hedge = None
+            self._send_cancel(twin)
+            twin.closed = True
+            self._end_attempt(twin, Outcome.IGNORED, None, now)
         self._deliveries.append(delivery)
         peer = "" if call.provider is None else call.provider.instance_id
         again = len(call.attempts) if status == "ok" else max(0, len(call.attempts) - 1)
         entry = (True, call.request.capability, status, call.began, None, now, call.trace_id, call.span_id, call.depth, peer, again)
         self._ended.append(entry)
+
+    @staticmethod
+    def _outcome(call: OutgoingCall, error: ReachError) -> Outcome:
+        """As `outcome_of`; where the capability declares which semantic codes are failures, the others are plain answers."""
+        outcome = outcome_of(error)
+        if outcome is Outcome.SEMANTIC and call.provider is not None:
+            declared = call.provider.options.get("semantic_errors")
+            if isinstance(declared, list | tuple) and error.code not in declared:
+                return Outcome.OK
+        return outcome
 
     @staticmethod
     def _who(call: OutgoingCall) -> str:
@@ -494,5 +625,7 @@ def outcome_of(error: ReachError) -> Outcome:
         return Outcome.TIMEOUT
     return Outcome.IGNORED if isinstance(error, _NOT_THE_INSTANCE) else Outcome.FAILED
 
+
+_ONE_WAY_OR_STREAM = REQUEST_ONEWAY | REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM
 
 _NOT_THE_INSTANCE = (Cancelled, BadRequest, Overloaded, AccessDenied, VersionMismatch, LoopDetected, PayloadError, NoProvider, UsageError)

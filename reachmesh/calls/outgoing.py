@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from reachmesh.calls.flags import REQUEST_RETRY
 from reachmesh.calls.flows import Buffer, Inflow, Outflow
 from reachmesh.errors import ReachError
 from reachmesh.routing import Provider, RouteRequest
@@ -25,6 +26,9 @@ class OutgoingCall:
         deadline: monotonic seconds for the whole call, or None.
         metas: cache of encoded request metas by boot, shared by all calls of one `Reach`.
         parent: the `IncomingCall` in whose handler the call was made, or None.
+        prefer: boot that a strategy of the user's own chose for the first attempt, or None.
+        hedge, hedge_of: the second request that races this one, and back; see `Caller`.
+        watched: timers that belong to the current attempt.
         attempts: one mapping per finished attempt, oldest first.
     """
 
@@ -44,6 +48,8 @@ class OutgoingCall:
         "extras",
         "flags",
         "handle",
+        "hedge",
+        "hedge_of",
         "inflow",
         "items_seen",
         "key",
@@ -51,6 +57,7 @@ class OutgoingCall:
         "outflow",
         "parent",
         "payload_format",
+        "prefer",
         "priority",
         "provider",
         "request",
@@ -60,6 +67,7 @@ class OutgoingCall:
         "timed",
         "trace_id",
         "tried",
+        "watched",
     )
 
     def __init__(
@@ -97,5 +105,26 @@ class OutgoingCall:
         self.answer_format = 0
         self.items_seen = False
         self.error: ReachError | None = None
+        self.prefer: bytes | None = None
+        self.hedge: OutgoingCall | None = None
+        self.hedge_of: OutgoingCall | None = None
+        self.watched = 0
         self.tried: tuple[bytes, ...] = ()
         self.attempts: list[dict[str, Any]] = []
+
+    def twin(self) -> OutgoingCall:
+        """A second request for the same answer; not retried, without a deadline of its own timers, known to nobody but this call."""
+        return OutgoingCall(
+            None,
+            self.request,
+            body=self.body,
+            payload_format=self.payload_format,
+            flags=self.flags | REQUEST_RETRY,
+            extras=self.extras,
+            metas=self.metas,
+            deadline=self.deadline,
+            depth=self.depth,
+            trace_id=self.trace_id,
+            span_id=self.span_id,
+            retries=0,
+        )

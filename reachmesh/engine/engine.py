@@ -27,7 +27,9 @@ from reachmesh.membership.outbox import MemberEvent
 from reachmesh.membership.record import Record
 from reachmesh.membership.states import Load, full_capability
 from reachmesh.resilience.cache import CacheConfig
+from reachmesh.resilience.deadline import TimeoutConfig
 from reachmesh.resilience.dedup import DedupConfig
+from reachmesh.resilience.hedge import HedgeConfig
 from reachmesh.resilience.permits import PermitConfig
 from reachmesh.resilience.pressure import PressureConfig
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
@@ -108,6 +110,8 @@ class Engine:
         pressure: PressureConfig | None = None,
         dedup: DedupConfig | None = None,
         cache: CacheConfig | None = None,
+        timeouts: TimeoutConfig | None = None,
+        hedging: HedgeConfig | None = None,
     ) -> None:
         self.identity = identity
         self.deliveries: list[Delivery] = []
@@ -129,6 +133,8 @@ class Engine:
             grace_until=now + grace,
             ended=self.ended,
             hidden=self._hidden,
+            timeouts=timeouts,
+            hedging=hedging,
         )
         self.callee = Callee(
             self.links,

@@ -77,7 +77,7 @@ def capability(
         pure, cache_ttl: the answer depends on the arguments only and may be kept for `cache_ttl` seconds.
         timeout: seconds a call usually takes at most; callers that say nothing use it.
         version, compatible_from: version of the capability and the oldest version whose callers it understands.
-        semantic_errors: codes of `SemanticError` that count as failures of the instance.
+        semantic_errors: codes of `SemanticError` that count as failures of the instance; all of them when none is named.
         weight: share of calls relative to other instances; the node's when not said.
         requires: names of capabilities this one needs; informational.
 
@@ -161,6 +161,8 @@ class Served:
         for name in ("idempotent", "pure"):
             if getattr(declared, name):
                 options[name] = True
+        if declared.semantic_errors:
+            options["semantic_errors"] = list(declared.semantic_errors)
         if declared.requires:
             options["requires"] = list(declared.requires)
         if self.handler.input_param is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -9,7 +10,14 @@ from typing import Any, Literal
 from reachmesh.errors import ConfigError
 from reachmesh.membership.config import MembershipConfig, PresetName, preset
 from reachmesh.resilience.breaker import BreakerConfig
-from reachmesh.routing import RoutingConfig
+from reachmesh.resilience.deadline import TimeoutConfig
+from reachmesh.resilience.dedup import DedupConfig
+from reachmesh.resilience.hedge import HedgeConfig
+from reachmesh.resilience.permits import PermitConfig
+from reachmesh.resilience.pressure import PressureConfig
+from reachmesh.resilience.retry import RetryConfig, RetryPolicy, RetryThrottle
+from reachmesh.routing import RoutingConfig, check_strategy
+from reachmesh.routing.config import Predicate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +35,18 @@ class NodeConfig:
         retries: further attempts of a call that did not say, 0 to 2.
         depth_limit: calls nested deeper than this are stopped as a loop, 1 to 255.
         pool_threads: threads that run blocking handlers at once per pool (short, medium and long ones), 1 to 1024.
+        timeout_samples: calls of a capability from which on the default timeout is measured: P99 x 1.5, at least `timeout_floor`.
+        timeout_floor: least measured default timeout, >= 0. Low turns a pause of a fast handler into an error, high hides hangs.
+        retry_share: retries and hedges as part of all calls in 10 s, 0 to 1 (three are always allowed). High feeds a storm.
+        hedging: ask a second instance of an idempotent capability when the first takes longer than 95 of 100 calls do.
+        permit_wait: how long a call waits for a permit of a capability with `max_concurrent`, >= 0.
+        permit_queue: calls that may wait for the permits of one capability, >= 0.
+        queue_watermark: calls waiting here from which on low priority is refused and callers are asked to slow down, >= 1.
+        dedup_ttl: how long the answer of a `dedup_key` is kept, > 0.
+        dedup_keys: keys remembered; a new one is refused when all are in use, >= 1.
+        spill_outstanding: calls outstanding to each near instance before farther ones share the load, >= 1.
+        strategy: how calls that name none choose among instances: p2c, weighted_random, round_robin, least_outstanding, primary_backup.
+        predicate: content rule, `predicate(candidate, metadata) -> bool`: may this instance have a call with this metadata?
         warmup: ramp of a new instance's share of calls; 0 = full share at once.
         breaker_window, breaker_open, breaker_consecutive, breaker_min_calls: see `resilience.breaker.BreakerConfig`
             (window, open_for, consecutive, min_calls).
@@ -44,6 +64,18 @@ class NodeConfig:
     retries: int = 1
     depth_limit: int = 16
     pool_threads: int = 32
+    timeout_samples: int = 20
+    timeout_floor: float = 2.0
+    retry_share: float = 0.2
+    hedging: bool = False
+    permit_wait: float = 0.2
+    permit_queue: int = 1024
+    queue_watermark: int = 1024
+    dedup_ttl: float = 300.0
+    dedup_keys: int = 100_000
+    spill_outstanding: int = 16
+    strategy: str = "p2c"
+    predicate: Predicate | None = None
     warmup: float = 60.0
     breaker_window: float = 30.0
     breaker_open: float = 5.0
@@ -58,6 +90,11 @@ class NodeConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise ConfigError(f"{name}={value!r} must be a number from {low} to {high}")
+        if not isinstance(self.strategy, str):
+            raise ConfigError(f"strategy={self.strategy!r} must be a name here", hint="give an object with pick() to reach()")
+        check_strategy(self.strategy)
+        if self.predicate is not None and not callable(self.predicate):
+            raise ConfigError(f"predicate must be a function of a candidate and the metadata, not {self.predicate!r}")
         self.membership()
 
     @classmethod
@@ -94,7 +131,26 @@ class NodeConfig:
             open_for=self.breaker_open,
             open_max=max(60.0, self.breaker_open),
         )
-        return RoutingConfig(warmup=self.warmup, breaker=breaker)
+        return RoutingConfig(
+            warmup=self.warmup,
+            breaker=breaker,
+            strategy=self.strategy,
+            spill_outstanding=self.spill_outstanding,
+            predicate=self.predicate,
+        )
+
+    def policies(self) -> dict[str, Any]:
+        """The parts that calls run on, as arguments of the engine."""
+        watermark = self.queue_watermark
+        return {
+            "policy": RetryPolicy(RetryConfig(share=self.retry_share), random.Random()),
+            "throttle": RetryThrottle(RetryConfig(share=self.retry_share)),
+            "permits": PermitConfig(wait=self.permit_wait, queue=self.permit_queue),
+            "pressure": PressureConfig(watermark=watermark, normal=16 * watermark, high=64 * watermark),
+            "dedup": DedupConfig(ttl=self.dedup_ttl, keys=self.dedup_keys),
+            "timeouts": TimeoutConfig(default=self.default_timeout, samples=self.timeout_samples, floor=self.timeout_floor),
+            "hedging": HedgeConfig(enabled=self.hedging),
+        }
 
 
 Discovery = Literal["local", "mdns", "seeds", "state"]
@@ -107,6 +163,15 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("depth_limit", 1, 255),
     ("pool_threads", 1, 1024),
     ("warmup", 0, 86_400),
+    ("timeout_samples", 1, 1e6),
+    ("timeout_floor", 0, 1e6),
+    ("retry_share", 0, 1),
+    ("permit_wait", 0, 3600),
+    ("permit_queue", 0, 1e6),
+    ("queue_watermark", 1, 1e6),
+    ("dedup_ttl", 0.001, 1e6),
+    ("dedup_keys", 1, 1e7),
+    ("spill_outstanding", 1, 1e6),
     ("breaker_window", 1, 600),
     ("breaker_open", 0.01, 3600),
     ("breaker_consecutive", 1, 1e6),

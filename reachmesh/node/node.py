@@ -39,6 +39,7 @@ from reachmesh.node.served import CURRENT, ServedCall
 from reachmesh.node.serving import serve_here, serve_on_loop
 from reachmesh.node.settings import Settings, resolve
 from reachmesh.node.tasks import TASK, TaskInfo, boot_of, deliver_reply, read_task
+from reachmesh.node.turns import Turns
 from reachmesh.observe.calls import CallLog, Stats
 from reachmesh.routing import RouteRequest, Verdict
 from reachmesh.transport.interfaces import host_name, list_interfaces, reachable_addresses
@@ -355,10 +356,11 @@ class ReachNode:
             now=now,
             depth_limit=self.config.depth_limit,
             grace=self.config.grace,
+            **self.config.policies(),
         )
         engine.links.own_addresses = frozenset(addresses)
         executor = self._executor = Executor(name=self.name, pool_threads=self.config.pool_threads, processes=processes)
-        self._driver_or_none = Driver(
+        turns = Turns(
             self.name,
             engine,
             transport,
@@ -367,6 +369,7 @@ class ReachNode:
             notice=self._notice,
             log=CallLog(now, hidden=RESERVED),
         )
+        self._driver_or_none = Driver(turns)
         any_host = hosts[0] in ("*", "0.0.0.0", "::")
         self._announcement = Announcement(
             mesh=settings.mesh,
@@ -557,14 +560,17 @@ class ReachNode:
             priority: 0 (first) to 255; default the outer call's, else 100.
             timeout: seconds for the whole call, retries included; default the capability's, else 3. A stream has none by default.
             retries: further attempts after failures that allow one.
-            strategy: how to choose among instances: a name, or an object with `pick(candidates, request)`.
+            strategy: how to choose among instances: a name, or an object with `pick(candidates, request)`, which is asked in this thread
+                for the first attempt; what it raises is raised here.
             target: a node name or an instance id.
-            fallback: a value, or a function of the error, in place of an error.
+            fallback: a value, or a function of the error, in place of an error. For a stream that breaks before its first item: an
+                iterator gives its items, anything else is the only item.
             dedup_key: repeated requests with one key run once.
             idle_timeout: seconds a stream may be silent.
             reply_to: send the answer to this capability instead.
             correlation_id: travels along, `ctx.correlation_id`.
-            shadow: the answer is not used.
+            shadow: send a copy to an instance tagged {"shadow": "true"} as well, whose answer is not used. Such instances take
+                nothing else.
             trace_id: 32 hex digits; default the outer call's, else random.
             metadata: plain values for the handler, `ctx.metadata`.
 
@@ -746,7 +752,10 @@ class ReachNode:
             raise BlockingCallInLoop(f"{what} would block this thread's event loop", hint=f"use `await {twin}`")
 
     def _timeout_for(self, cap: str) -> float:
-        return self.config.default_timeout
+        """Seconds for a call that names none: as measured, else as declared, else the default."""
+        if (engine := self._engine) is None:
+            return self.config.default_timeout
+        return engine.caller.latencies.timeouts.get(cap) or engine.router.declared_timeout(cap) or self.config.default_timeout
 
     def _random_bytes(self, size: int) -> bytes:
         return self._rng.getrandbits(8 * size).to_bytes(size, "big")

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from reachmesh.calls.flags import REQUEST_ONEWAY, REQUEST_SENDS_STREAM, REQUEST_WANTS_STREAM
 from reachmesh.calls.flows import Outflow
 from reachmesh.calls.outgoing import OutgoingCall
-from reachmesh.errors import BlockingCallInLoop, ConfigError, ReachError, UsageError
+from reachmesh.errors import BlockingCallInLoop, ConfigError, NoProvider, ReachError, UsageError
 from reachmesh.node.feeder import Feeder
 from reachmesh.node.future import Accepted, CallFuture
 from reachmesh.node.served import CURRENT
 from reachmesh.node.stream import Channel, Stream, StreamHandle
-from reachmesh.routing import RouteRequest, check_strategy, check_version
+from reachmesh.routing import RouteRequest, check_strategy, check_version, choose
+from reachmesh.routing.strategies import refused
 from reachmesh.wire.limits import LIMITS
 from reachmesh.wire.values import dump_arguments
 
@@ -114,13 +115,14 @@ class Reach:
     handler's iterator parameter.
     """
 
-    __slots__ = ("_metas", "_node", "_options", "_request", "capability")
+    __slots__ = ("_asks", "_metas", "_node", "_options", "_request", "capability")
 
     def __init__(self, node: ReachNode, capability: str, options: Options, *, target: bytes | None = None) -> None:
         options.check()
         self.capability = capability
         self._node = node
         self._options = options
+        self._asks = options.strategy is not None and not isinstance(options.strategy, str)
         self._metas: dict[bytes, bytes] = {}
         self._request = RouteRequest(
             capability=capability,
@@ -128,9 +130,8 @@ class Reach:
             tags=options.tags,
             target=options.target if target is None else target,
             session=options.session,
-            strategy=options.strategy,
+            strategy=None if self._asks else options.strategy,
             metadata=options.metadata,
-            shadow=options.shadow,
             fail_fast=options.fallback is not UNSET,
         )
 
@@ -202,7 +203,7 @@ class Reach:
         handle = StreamHandle(self._node._require())
         self._check_answerable()
         call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM)
-        stream = Stream(handle, self._options.idle_timeout)
+        stream = Stream(handle, self._options.idle_timeout, self._fallback())
         self._open(handle, call, source)
         return stream
 
@@ -211,7 +212,7 @@ class Reach:
         handle = StreamHandle(self._node._require())
         self._check_answerable()
         call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM)
-        channel = Channel(handle, self._options.idle_timeout)
+        channel = Channel(handle, self._options.idle_timeout, self._fallback())
         self._open(handle, call, source)
         return channel
 
@@ -245,6 +246,12 @@ class Reach:
     def _check_answerable(self) -> None:
         if self._options.reply_to is not None or self._options.dedup_key is not None:
             raise UsageError("reply_to and dedup_key are for calls with one answer, not for streams", hint="use submit()")
+
+    def _fallback(self) -> Callable[[ReachError], Any] | None:
+        fallback = self._options.fallback
+        if fallback is UNSET:
+            return None
+        return fallback if callable(fallback) else lambda error: fallback
 
     def _open(self, handle: StreamHandle, call: OutgoingCall, source: Any) -> None:
         driver = self._node._require()
@@ -308,7 +315,40 @@ class Reach:
         )
         if flags & REQUEST_SENDS_STREAM:
             call.outflow = Outflow(LIMITS.chunk)
+        if self._asks or (options.metadata and node.config.predicate is not None):
+            self._ask_user(call, now)
+        if options.shadow and source is None and node._why_not() is None:
+            self._send_copy(call)
         return call, source
+
+    def _ask_user(self, call: OutgoingCall, now: float) -> None:
+        """Ask the user's own predicate and strategy about the candidates, outside the engine.
+
+        The predicate holds for all attempts, the strategy for the first; later ones go by the default strategy among the others.
+        """
+        options, node = self._options, self._node
+        if node._why_not() is not None:
+            return
+        driver, request = node._driver, call.request
+        candidates = driver.ask(lambda now: driver.engine.router.candidates(request, now))
+        predicate = node.config.predicate
+        if predicate is not None and options.metadata and candidates:
+            barred = refused(predicate, candidates, options.metadata)
+            call.tried = tuple(barred)
+            if len(barred) == len(candidates):
+                call.error = NoProvider(f"the content predicate lets nobody have {self.capability!r}: {next(iter(barred.values()))}")
+            candidates = [each for each in candidates if each.boot not in barred]
+        if self._asks and candidates:
+            call.prefer = choose(options.strategy, candidates, request).boot
+
+    def _send_copy(self, call: OutgoingCall) -> None:
+        """A one-way copy to an instance that is tagged to take shadow calls, if there is one; nobody hears how it went."""
+        copy = call.twin()
+        copy.handle = _IGNORED
+        copy.request = replace(self._request, shadow=True, session=None, target=None)
+        copy.flags, copy.metas = REQUEST_ONEWAY, {}
+        driver = self._node._driver
+        driver.post(driver.engine.caller.start, copy)
 
     def _extras(self) -> dict[str, Any] | None:
         options = self._options
@@ -375,6 +415,18 @@ class _Notified:
         """One-way calls are not answered."""
 
     received = has_room = answered
+
+
+class _Ignored(_Notified):
+    """Where the outcome of a shadow copy goes: nowhere."""
+
+    __slots__ = ()
+
+    def failed(self, error: ReachError) -> None:
+        """Nobody takes shadow calls, or it could not be sent."""
+
+
+_IGNORED = _Ignored("")
 
 
 class Answers:

@@ -77,6 +77,8 @@ class Stream:
     def __init__(self, handle: StreamHandle, idle_timeout: float | None, fallback: Callable[[ReachError], Any] | None = None) -> None:
         self._handle = handle
         self._idle_timeout = idle_timeout
+        self._fallback = fallback
+        self._instead: Iterator[Any] | None = None
         self._closed = False
 
     @property
@@ -102,19 +104,47 @@ class Stream:
             raise StopIteration
         if asyncio._get_running_loop() is not None:
             raise BlockingCallInLoop("reading a stream would block this thread's event loop", hint="use `async for`")
+        if self._instead is not None:
+            return next(self._instead)
         try:
-            return self._handle.input.take(self._idle_timeout)
+            item = self._handle.input.take(self._idle_timeout)
         except TimeoutError as error:
-            raise self._timed_out(error) from None
+            item = self._fall_back(self._timed_out(error))
+        except ReachError as error:
+            item = self._fall_back(error)
+        self._fallback = None
+        return item
 
     async def anext(self) -> Any:
         """As `next`, on the running loop; StopAsyncIteration at the end. Cancelling it loses no item."""
         if self._closed:
             raise StopAsyncIteration
+        if self._instead is not None:
+            return self._next_instead()
         try:
-            return await self._handle.input.atake(self._idle_timeout)
+            item = await self._handle.input.atake(self._idle_timeout)
         except TimeoutError as error:
-            raise self._timed_out(error) from None
+            item = self._fall_back(self._timed_out(error), True)
+        except ReachError as error:
+            item = self._fall_back(error, True)
+        self._fallback = None
+        return item
+
+    def _fall_back(self, error: BaseException, is_async: bool = False) -> Any:
+        """The first item of what takes the place of a stream that broke before its first item; the error where nothing does."""
+        fallback, self._fallback = self._fallback, None
+        if fallback is None or not isinstance(error, ReachError):
+            raise error from None
+        instead = fallback(error)
+        self._instead = instead if hasattr(instead, "__next__") else iter((instead,))
+        return self._next_instead() if is_async else next(self._instead)
+
+    def _next_instead(self) -> Any:
+        assert self._instead is not None
+        try:
+            return next(self._instead)
+        except StopIteration:
+            raise StopAsyncIteration from None
 
     def _timed_out(self, error: TimeoutError) -> BaseException:
         if isinstance(error, ReachError):

@@ -21,8 +21,8 @@ class TimeoutConfig:
     """Calls in the window from which on it is measured, >= 1. Few believe chance, many stay at the default."""
     factor: float = 1.5
     """Measured timeout as a multiple of P99, >= 1. Near 1 cuts the slow tail off, high notices a hang late."""
-    floor: float = 1.0
-    """Least measured timeout, >= 0. Low turns a garbage collection of a fast handler into an error, high hides its hangs."""
+    floor: float = 2.0
+    """Least measured timeout, >= 0. Low turns a garbage collection of a fast handler, or a busy machine, into an error; high hides hangs."""
 
 
 def default_timeout(config: TimeoutConfig, window: LatencyWindow | None, declared: float | None, now: float) -> float:

@@ -67,6 +67,8 @@ class Group:
         self.latency = 0.0
         """Average latency of good answers in seconds; 0 while there is none."""
         self.samples = 0
+        self.timeout: float | None = None
+        """Longest declared timeout, or None."""
         self.plain: Plan | None = None
         self._plans: dict[Filter, Plan] = {}
         self.stale_at = _NEVER

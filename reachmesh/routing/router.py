@@ -94,6 +94,11 @@ class Router:
         """Names somebody offers, in order."""
         return sorted(self._groups)
 
+    def declared_timeout(self, capability: str) -> float | None:
+        """Longest timeout that its providers declare. May be read without the engine's seat."""
+        group = self._groups.get(capability)
+        return None if group is None else group.timeout
+
     def providers(self, capability: str) -> list[Provider]:
         """Everybody who offers it, whatever their state, by instance id."""
         group = self._groups.get(capability)
@@ -339,6 +344,7 @@ class Router:
 
     def _rebalance(self, group: Group, now: float) -> None:
         """After a change of who is there: plans anew, ejections within the half rule."""
+        group.timeout = max((each.provider.timeout or 0.0 for each in group.entries.values()), default=0.0) or None
         for each in group.settle_ejections():
             self._note("breaker_closed", each, group.capability, "released: no more than half may be ejected", now)
         group.touch()

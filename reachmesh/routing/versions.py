@@ -1,7 +1,8 @@
 """Versions of capabilities: which ones a provider answers for, and canary shares between them.
 
 Versions are dotted numbers compared part by part ("1.10" > "1.9"); other text compares as text. A provider answers for its
-capability's version, for the range from `compatible_from` up to it, and for its node's version (a deployment's version).
+capability's version, for the range from `compatible_from` up to it, and for its node's version (a deployment's version) where one was
+set: "1" is what a node has that says nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def order(version: str) -> tuple[tuple[int, int, str], ...]:
 
 def accepts(asked: str, *, version: str, compatible_from: str | None = None, node_version: str | None = None) -> bool:
     """Whether a provider with these versions answers a caller who asks for `asked`."""
-    if asked in (version, node_version):
+    if asked == version or (asked == node_version and node_version != _DEFAULT):
         return True
     wanted, highest = order(asked), order(version)
     lowest = order(compatible_from) if compatible_from is not None else highest
