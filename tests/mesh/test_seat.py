@@ -124,7 +124,7 @@ class Mixture:
     def start(self, threads: int, loops: int) -> None:
         for target, number in ((self.blocking, threads), (self.looping, loops)):
             for _ in range(number):
-                thread = threading.Thread(target=target, args=(self.rng.getrandbits(30),))
+                thread = threading.Thread(target=target, args=(self.rng.getrandbits(30),), daemon=True)
                 thread.start()
                 self.threads.append(thread)
 
@@ -183,7 +183,7 @@ def test_a_loop_blocked_by_its_user_holds_up_nobody(pair: tuple[ReachNode, Reach
                 assert server.reach("double", target=client.instance_id, timeout=5).call(x=1) == 2
                 answers.append(time.monotonic() - began)
 
-        thread = threading.Thread(target=others)
+        thread = threading.Thread(target=others, daemon=True)
         thread.start()
         time.sleep(1.0)  # the mistake under test
         thread.join(10)

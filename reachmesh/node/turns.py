@@ -1,0 +1,240 @@
+"""One turn of the engine, and the seat it is taken on.
+
+The seat is one lock; whoever holds it takes the inbox, reads what the sockets have, lets the engine do what is due, sends and
+delivers. Any thread that has something for the engine puts it into the inbox and turns at once if the seat is free; if it is taken,
+whoever sits there looks into the inbox again after getting up, so nothing is ever left lying. Who waits for the sockets in between
+is the `driver`'s business.
+
+Nothing of the user's runs while the seat is held: results only wake their waiters, requests go to the executor, and inline handlers
+are kept in `inline` until the seat is free again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from reachmesh.calls.ports import Kind
+from reachmesh.engine import Engine, Note
+from reachmesh.execution.job import Job
+from reachmesh.observe.calls import CallLog
+from reachmesh.transport.sockets import Transport
+
+T = TypeVar("T")
+
+_log = logging.getLogger("reachmesh")
+
+NOTE_EVERY = 0.01
+"""Seconds between two reports of a turn to the membership, which looks for pauses twenty times as long."""
+
+LOGGED_AT_ONCE = 256
+"""Ended calls that wait to be entered into the log together: more make the turn that does it longer (about 0.15 ms for these)."""
+
+ROUNDS = 64
+"""Times one turn may go around before it gets up, so that others can sit down."""
+
+
+class Turns:
+    """The engine, the transport and the seat between them.
+
+    Args:
+        serve: makes the job of an accepted request; called with the seat held, runs nothing of the user's.
+        submit: hands a job to its domain.
+        notice: told about notes of the engine, in order; called with the seat held.
+        log: where calls that ended are entered, many at a time.
+
+    Attributes:
+        due: monotonic second at which the engine wants its next turn.
+        read_at: when something was read last.
+        inline: jobs to be run in place once the seat is free.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        transport: Transport,
+        *,
+        serve: Callable[[Any], Job | None],
+        submit: Callable[[Job], None],
+        notice: Callable[[list[Note]], None],
+        log: CallLog,
+    ) -> None:
+        self._log = log
+        self.name, self.engine, self.transport = name, engine, transport
+        self._serve, self._submit, self._notice = serve, submit, notice
+        self.seat = threading.Lock()
+        self.inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self.inline: deque[Job] = deque()
+        self.ended = threading.Event()
+        self.due = 0.0
+        self.read_at = 0.0
+        self._note_at = 0.0
+        self._messages: deque[Any] = deque()
+
+    @property
+    def restless(self) -> bool:
+        """Whether another turn has something to do at once."""
+        return bool(self.inbox) or self.transport.pending or self.engine.links.busy
+
+    def ask(self, question: Callable[[float], T]) -> T:
+        """Read something of the engine between two turns: `question(now)`."""
+        with self.seat:
+            return question(time.monotonic())
+
+    def ask_log(self, question: Callable[[CallLog, float], T]) -> T:
+        """Read the log of calls between two turns, with all that has ended in it."""
+        with self.seat:
+            now = time.monotonic()
+            self._log.take(self.engine.take_ended())
+            return question(self._log, now)
+
+    def try_turn(self) -> bool:
+        """A turn for the inbox, if the seat is free; false when it is taken (its holder looks into the inbox afterwards)."""
+        if not self.seat.acquire(blocking=False):
+            return False
+        try:
+            self._turn_or_settle(())
+        finally:
+            self.seat.release()
+        return True
+
+    def turn(self, ready: Any) -> None:
+        """A turn, waiting for the seat; `ready` is what `Transport.wait` gave."""
+        with self.seat:
+            self._turn_or_settle(ready)
+
+    def settle(self) -> None:
+        """With the seat held, after the end: what is still asked is answered by a stopped engine, and nothing is sent."""
+        self._take_inbox(time.monotonic())
+        self._deliver()
+
+    def run_inline(self) -> None:
+        """Inline handlers that a turn brought, without the seat; each runs in one thread, whichever comes first."""
+        while self.inline:
+            try:
+                job = self.inline.popleft()
+            except IndexError:
+                return
+            self._submit(job)
+
+    def _turn_or_settle(self, ready: Any) -> None:
+        """An interrupt of the main thread in the middle of a turn is let through when the turn is done."""
+        if self.ended.is_set():
+            self.settle()
+            return
+        try:
+            self._turn(ready)
+        except Exception:
+            _log.exception("the engine of %s failed in a turn; it goes on", self.name)
+        except BaseException:
+            self._turn(())
+            raise
+
+    def _turn(self, ready: Any) -> None:
+        engine, transport = self.engine, self.transport
+        now = 0.0
+        for _ in range(ROUNDS):
+            now = time.monotonic()
+            if now >= self._note_at:
+                self._note_at = now + NOTE_EVERY
+                engine.note_turn(now, time.time())
+            if ready or transport.pending or now >= transport.next_timeout():
+                self._read(ready, now)
+            if self.inbox:
+                self._take_inbox(now)
+            if now >= self.due:
+                engine.tick(now)
+            else:
+                engine.settle(now)
+            self._flush(now)
+            self._deliver()
+            ready = ()
+            if not self.restless:
+                break
+        if not transport.pending:
+            engine.note_drained(now)
+        self.due = engine.next_timeout()
+
+    def _read(self, ready: Any, now: float) -> None:
+        engine, messages = self.engine, self._messages
+        came = self.transport.read(ready, now)
+        if came:
+            self.read_at = now
+            messages.extend(came)
+        while messages:
+            key, batch, parts = messages.popleft()
+            engine.handle_message(key, batch, parts, now)
+        for what, key, reason in self.transport.take_changes():
+            if what == "opened":
+                engine.handle_opened(key, now)
+            elif what == "stranger":
+                engine.handle_stranger(now)
+            else:
+                engine.handle_closed(key, reason, now)
+
+    def _take_inbox(self, now: float) -> None:
+        inbox = self.inbox
+        for _ in range(len(inbox)):
+            action, args = inbox.popleft()
+            try:
+                action(*args, now=now)
+            except Exception:
+                _log.exception("the engine of %s could not do what was asked", self.name)
+
+    def _flush(self, now: float) -> None:
+        engine, transport = self.engine, self.transport
+        links = engine.links
+        if links.restless:
+            for key, address in links.take_dials():
+                transport.dial(key, address)
+        for key, batch, parts in links.take_sends():
+            if key:
+                transport.send(key, batch, parts)
+            else:
+                engine.handle_message(0, batch, parts, now)
+                engine.settle(now)
+        if links.restless:
+            for key in links.take_closes():
+                transport.close_link(key, linger_ms=200)
+
+    def _deliver(self) -> None:
+        if not self.engine.deliveries and not self.engine.has_notes:
+            return
+        for kind, target, value in self.engine.take_deliveries():
+            if kind is Kind.ANSWER:
+                target.answered(*value)
+            elif kind is Kind.REQUEST:
+                job = self._serve(target)
+                if job is None:
+                    continue
+                if job.domain == "inline":
+                    self.inline.append(job)
+                else:
+                    self._submit(job)
+            elif kind is Kind.ITEMS:
+                target.received(value)
+            elif kind is Kind.FAILED:
+                target.failed(value)
+            elif kind is Kind.ROOM:
+                target.has_room()
+            elif kind is Kind.ACCEPTED:
+                target.accepted()
+            elif target.handle is None:
+                continue
+            elif kind is Kind.STOPPED:
+                target.handle.stopped(value)
+            elif kind is Kind.INPUT:
+                target.handle.received(value)
+            elif kind is Kind.INPUT_END:
+                target.handle.input_ended()
+            elif kind is Kind.OUTPUT_ROOM:
+                target.handle.has_room()
+        if self.engine.has_notes:
+            self._notice(self.engine.take_notes())
+        if len(self.engine.ended) >= LOGGED_AT_ONCE:
+            self._log.take(self.engine.take_ended())
