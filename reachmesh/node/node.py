@@ -32,6 +32,7 @@ from reachmesh.node.capability import Capability, Served, capability, read_caps
 from reachmesh.node.config import NodeConfig
 from reachmesh.node.driver import Driver
 from reachmesh.node.future import CallFuture
+from reachmesh.node.middleware import Middleware, as_middleware
 from reachmesh.node.peers import Event, PeerInfo, event_of, own_peer, peer_of
 from reachmesh.node.processes import process_domain
 from reachmesh.node.reach import UNSET, Options, Reach
@@ -47,6 +48,7 @@ from reachmesh.transport.keys import derive
 from reachmesh.transport.sockets import Transport
 
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M")
 
 LINGER = 0.3
 """Seconds that the last words of a stopping node have to leave its sockets."""
@@ -158,6 +160,7 @@ class ReachNode:
         self._listeners: list[tuple[str, Callable[[Event], Any]]] = []
         self._iterators: list[Callable[[Event], None]] = []
         self._callbacks = Callbacks(name)
+        self._middlewares: tuple[Middleware, ...] = ()
         self._engine: Engine | None = None
         self._driver_or_none: Driver | None = None
         self._executor: Executor | None = None
@@ -319,7 +322,10 @@ class ReachNode:
             try:
                 self._start(transport, processes)
             except BaseException:
-                transport.close(0)
+                if self._driver_or_none is not None:
+                    self._driver_or_none.stop(0.0)
+                else:
+                    transport.close(0)
                 if processes is not None:
                     processes.close()
                     processes.join(0.0)
@@ -599,6 +605,17 @@ class ReachNode:
         )
         return Reach(self, cap, options)
 
+    def use(self, middleware: M) -> M:
+        """Have code of your own around every call that this node makes or serves, from now on; see `reachmesh.node.middleware`.
+
+        The one used first is the outermost. Gives `middleware` back, so that it does as a decorator.
+
+        Raises:
+            ConfigError: it is neither a generator function nor an object with `before` or `after`.
+        """
+        self._middlewares = (*self._middlewares, as_middleware(middleware))
+        return middleware
+
     def task(self, task_id: str) -> TaskInfo:
         """State of a `reply_to` call by the id in its acceptance, asked of the node that runs it; and its result, for five minutes.
 
@@ -771,6 +788,8 @@ class ReachNode:
             self._driver.post(self._driver.engine.callee.fail, call, error)
             return None
         job = call.handle = ServedCall(call, served, self._driver, self._executor)
+        if self._middlewares and not call.capability.startswith(RESERVED):
+            job.middlewares = self._middlewares
         if call.task is not None:
             job.reply = partial(deliver_reply, self, call)
         return job
