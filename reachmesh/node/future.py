@@ -88,6 +88,11 @@ class CallFuture(concurrent.futures.Future[Any]):
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self.set_result(_Reply(payload_format, batch))
 
+    def succeeded(self, value: Any) -> None:
+        """The call ended well, with this answer."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            self.set_result(value)
+
     def failed(self, error: BaseException) -> None:
         """The call ended badly."""
         with contextlib.suppress(concurrent.futures.InvalidStateError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import time
@@ -10,14 +11,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reachmesh.calls.flags import REQUEST_ONEWAY, REQUEST_SENDS_STREAM, REQUEST_WANTS_STREAM
 from reachmesh.calls.flows import Outflow
 from reachmesh.calls.outgoing import OutgoingCall
+from reachmesh.engine.providers import RESERVED
 from reachmesh.errors import BlockingCallInLoop, ConfigError, NoProvider, ReachError, UsageError
 from reachmesh.node.feeder import Feeder
 from reachmesh.node.future import Accepted, CallFuture
+from reachmesh.node.middleware import Exchange, Passage
 from reachmesh.node.served import CURRENT
 from reachmesh.node.stream import Channel, Stream, StreamHandle
 from reachmesh.routing import RouteRequest, check_strategy, check_version, choose
@@ -26,9 +29,12 @@ from reachmesh.wire.limits import LIMITS
 from reachmesh.wire.values import dump_arguments
 
 if TYPE_CHECKING:
+    from reachmesh.node.driver import Driver
     from reachmesh.node.node import ReachNode
 
 _log = logging.getLogger("reachmesh")
+
+S = TypeVar("S", bound=Stream)
 
 _MSGPACK = 2
 _STREAMED = (range, KeysView, ValuesView, ItemsView, deque)
@@ -171,6 +177,55 @@ class Reach:
         Raises:
             PayloadError: an argument cannot travel; nothing was sent.
         """
+        if self._node._middlewares and not self.capability.startswith(RESERVED):
+            return self._submit_through(args, kwargs)
+        return self._submit(args, kwargs)
+
+    def _submit_through(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFuture:
+        """As `_submit`, with the node's middleware around it; what comes after the call runs in the callbacks' thread."""
+        node, fallback = self._node, self._options.fallback
+        outer = CallFuture(node._callbacks, self._options.trace_id or "")
+        if fallback is not UNSET:
+            outer._fallback = fallback
+        passage, reach = self._enter(args, kwargs)
+        exchange = passage.exchange
+        if reach is None:
+            outer.set_result(exchange.answer)
+            return outer
+        try:
+            inner = reach._submit(tuple(exchange.args), exchange.kwargs)
+        except BaseException as error:
+            outer.set_result(passage.leave(error))
+            return outer
+        outer._call, outer._driver, outer.trace_id = inner._call, inner._driver, inner.trace_id
+        outer._on_cancel = partial(_cancel, inner)
+        exchange.trace_id = inner.trace_id
+
+        def left(done: CallFuture) -> None:
+            exchange.peer = done.instance_id
+            try:
+                error = done.exception(0)
+                if error is None:
+                    exchange.answer = done.result(0)
+                answer = passage.leave(error)
+            except BaseException as failure:
+                outer.failed(failure)
+            else:
+                outer.succeeded(answer)
+
+        inner.add_done_callback(left)  # type: ignore[arg-type]
+        return outer
+
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Passage, Reach | None]:
+        """Into the middleware: the passage, and what to call with the exchange's arguments; None when one of them has answered."""
+        exchange = Exchange("caller", self.capability, args, kwargs, metadata=self._options.metadata)
+        passage = Passage(exchange)
+        if not passage.enter(self._node._middlewares):
+            return passage, None
+        options = replace(self._options, fallback=UNSET, metadata=exchange.metadata or None)
+        return passage, Reach(self._node, self.capability, options)
+
+    def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFuture:
         node = self._node
         future = CallFuture(node._callbacks, "")
         future._fallback = self._options.fallback if self._options.fallback is not UNSET else future._fallback
@@ -202,6 +257,8 @@ class Reach:
         """
         handle = StreamHandle(self._node._require())
         self._check_answerable()
+        if self._node._middlewares:
+            return self._open_through(handle, Stream, args, kwargs, REQUEST_WANTS_STREAM)
         call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM)
         stream = Stream(handle, self._options.idle_timeout, self._fallback())
         self._open(handle, call, source)
@@ -211,6 +268,8 @@ class Reach:
         """Start a call whose handler takes a stream and yields one: `send` and `end`, iterate the answers."""
         handle = StreamHandle(self._node._require())
         self._check_answerable()
+        if self._node._middlewares:
+            return self._open_through(handle, Channel, args, kwargs, REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM)
         call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM)
         channel = Channel(handle, self._options.idle_timeout, self._fallback())
         self._open(handle, call, source)
@@ -224,6 +283,15 @@ class Reach:
         """
         node = self._node
         driver = node._require()
+        if node._middlewares:
+            passage, reach = self._enter(args, kwargs)
+            if reach is not None:
+                reach._notify(driver, tuple(passage.exchange.args), passage.exchange.kwargs)
+                passage.leave(None)
+            return
+        self._notify(driver, args, kwargs)
+
+    def _notify(self, driver: Driver, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call, source = self._make(_Notified(self.capability), args, kwargs, REQUEST_ONEWAY)
         if source is not None:
             raise UsageError("notify() cannot stream into a handler", hint="use submit()")
@@ -246,6 +314,24 @@ class Reach:
     def _check_answerable(self) -> None:
         if self._options.reply_to is not None or self._options.dedup_key is not None:
             raise UsageError("reply_to and dedup_key are for calls with one answer, not for streams", hint="use submit()")
+
+    def _open_through(self, handle: StreamHandle, kind: type[S], args: tuple[Any, ...], kwargs: dict[str, Any], flags: int) -> S:
+        """A stream with the node's middleware around it, which is left when the stream is over."""
+        passage, reach = self._enter(args, kwargs)
+        if reach is None:
+            raise UsageError("a middleware answered in place of a stream", hint="let it raise, or yield")
+        callbacks = self._node._callbacks
+
+        def left(error: BaseException | None) -> None:
+            with contextlib.suppress(ReachError):
+                passage.leave(error)
+
+        handle.on_end = lambda error: callbacks.put(left, error)
+        call, source = reach._make(handle, tuple(passage.exchange.args), passage.exchange.kwargs, flags)
+        stream = kind(handle, self._options.idle_timeout, self._fallback())
+        passage.exchange.trace_id = call.trace_id.hex()
+        self._open(handle, call, source)
+        return stream
 
     def _fallback(self) -> Callable[[ReachError], Any] | None:
         fallback = self._options.fallback
@@ -390,6 +476,10 @@ def _fail_input(future: CallFuture, error: BaseException) -> None:
     future.failed(error)
     if future._on_cancel is not None:
         future._on_cancel()
+
+
+def _cancel(future: CallFuture) -> None:
+    future.cancel()
 
 
 def _accepted(answer: Any) -> Accepted:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from reachmesh.errors import (
     MESSAGE_LIMIT,
     BadRequest,
     Cancelled,
+    Executed,
     Overloaded,
     PayloadError,
     ReachError,
@@ -30,6 +31,7 @@ from reachmesh.execution.pool import blocking
 from reachmesh.node.capability import Served
 from reachmesh.node.context import Context
 from reachmesh.node.inputs import Input
+from reachmesh.node.middleware import Exchange, Middleware, Passage
 from reachmesh.node.wakers import Waker
 from reachmesh.wire.values import dump_body, load_arguments
 
@@ -52,6 +54,7 @@ class ServedCall:
         "_driver",
         "_executor",
         "_input",
+        "_passage",
         "_produced_bytes",
         "_produced_items",
         "_refused",
@@ -60,6 +63,7 @@ class ServedCall:
         "call",
         "domain",
         "handler",
+        "middlewares",
         "priority",
         "reply",
         "served",
@@ -78,6 +82,8 @@ class ServedCall:
         self._waker: Waker | None = None
         self._refused: PayloadError | None = None
         self.reply: Callable[[Any], None] | None = None
+        self.middlewares: Sequence[Middleware] = ()
+        self._passage: Passage | None = None
 
     # ---------------------------------------------------------------- what the executor asks
 
@@ -98,6 +104,10 @@ class ServedCall:
             error.executed = "no"
             self._end(error)
             return None
+        except _AnsweredError as answered:
+            call.started = time.monotonic()
+            self.finish(answered.answer)
+            return None
         call.started = time.monotonic()
         return arguments
 
@@ -116,6 +126,8 @@ class ServedCall:
         if given is not None and name is not None and name not in kwargs and len(args) <= (handler.input_index or 0):
             kwargs[name] = None
         args, kwargs = handler.bind(args, kwargs)
+        if self.middlewares:
+            args, kwargs = self._enter(args, kwargs)
         if name is not None:
             inline = kwargs.get(name)
             if given is None and inline is None:
@@ -126,6 +138,33 @@ class ServedCall:
         if handler.context_param is not None:
             kwargs[handler.context_param] = Context(call)
         return args, kwargs
+
+    def _enter(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Take the arguments through the node's middleware."""
+        call = self.call
+        trace, metadata = call.trace_id.hex(), call.extras.get("m")
+        exchange = Exchange("handler", call.capability, args, kwargs, metadata=metadata, trace_id=trace, peer=call.caller[1])
+        passage = Passage(exchange)
+        token = self.entered()
+        try:
+            if not passage.enter(self.middlewares):
+                raise _AnsweredError(exchange.answer)
+        finally:
+            self.left(token)
+        self._passage = passage
+        return exchange.args, exchange.kwargs
+
+    def _leave(self, value: Any, error: BaseException | None) -> Any:
+        """Take the outcome back through it; gives the answer or raises what is left of the error."""
+        passage, self._passage = self._passage, None
+        assert passage is not None
+        if error is None and not self.handler.streams:
+            passage.exchange.answer = value
+        token = self.entered()
+        try:
+            return passage.leave(error)
+        finally:
+            self.left(token)
 
     def entered(self) -> Token[ServedCall | None]:
         """User code begins in this thread or task."""
@@ -138,6 +177,11 @@ class ServedCall:
 
     def finish(self, value: Any) -> None:
         """The handler returned."""
+        if self._passage is not None:
+            try:
+                value = self._leave(value, None)
+            except BaseException as error:
+                return self._end(self._translate(error))
         call, driver = self.call, self._driver
         callee = driver.engine.callee
         if self._refused is not None:
@@ -163,8 +207,16 @@ class ServedCall:
     def fail(self, exc: BaseException) -> None:
         """The handler raised, or could not be run."""
         if self._refused is not None:
-            return self._end(self._refused)
-        return self._end(self._translate(exc))
+            exc = self._refused
+        if self._passage is not None:
+            try:
+                value = self._leave(None, exc)
+            except BaseException as error:
+                exc = error
+            else:
+                self._refused = None
+                return self.finish(value)
+        return self._end(exc if exc is self._refused else self._translate(exc))
 
     def _end(self, error: ReachError) -> None:
         self._driver.post(self._driver.engine.callee.fail, self.call, error)
@@ -181,7 +233,8 @@ class ServedCall:
         if isinstance(exc, ReachError) and self.call.started is None:
             return exc
         _log.error("[%s] %s failed", trace, self.handler.name, exc_info=exc, extra={"trace_id": trace})
-        return RemoteError(_message(exc), type_name=type(exc).__name__, executed="yes")
+        executed: Executed = "no" if self.call.started is None else "yes"
+        return RemoteError(_message(exc), type_name=type(exc).__name__, executed=executed)
 
     # ---------------------------------------------------------------- streams
 
@@ -261,6 +314,14 @@ class ServedCall:
         """The caller's stream is complete."""
         if self._input is not None:
             self._input.end(None)
+
+
+class _AnsweredError(Exception):
+    """A middleware has answered in place of the handler."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 def _inline(handler: Handler, items: Any) -> Input:

@@ -23,6 +23,8 @@ class StreamHandle:
         self.call: OutgoingCall | None = None
         self.input = Input(self._consumed)
         self.feeder: Feeder | None = None
+        self.on_end: Callable[[BaseException | None], None] | None = None
+        """Told once when the call has ended, within the engine's turn: it must only hand on."""
 
     def _consumed(self, items: int, size: int) -> None:
         self._driver.post(self._driver.engine.caller.consumed, self.call, items, size)
@@ -51,6 +53,8 @@ class StreamHandle:
         self.input.end(error)
         if self.feeder is not None:
             self.feeder.close()
+        if self.on_end is not None:
+            self.on_end(error)
 
     def break_off(self, error: BaseException) -> None:
         """What the caller streams in has failed: the reader gets that, the handler is cancelled."""
