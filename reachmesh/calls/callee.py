@@ -39,6 +39,7 @@ from reachmesh.calls.ports import Delivery, Ended, Kind, Links
 from reachmesh.calls.runs import NOWHERE, Outcome, Runs
 from reachmesh.calls.timers import Timers
 from reachmesh.errors import (
+    AccessDenied,
     BadRequest,
     DeadlineExceeded,
     LoopDetected,
@@ -93,7 +94,9 @@ class Callee:
         pressure: PressureConfig,
         dedup: DedupConfig | None = None,
         cache: CacheConfig | None = None,
+        allows: Callable[[IncomingCall], bool] | None = None,
     ) -> None:
+        self._allows = allows
         self._links, self._deliveries, self._limits = links, deliveries, limits
         self._boot, self._instance_id, self._depth_limit, self._rule_of = boot, instance_id, depth_limit, rule_of
         self.runs = Runs(boot.hex(), DedupTable(dedup))
@@ -214,6 +217,8 @@ class Callee:
         rule = self._rule_of(call.capability)
         if rule is None:
             return NoProvider(f"{self._instance_id} does not offer {call.capability!r}")
+        if self._allows is not None and not self._allows(call):
+            return AccessDenied(f"{call.caller[1]} may not use {call.capability!r} of {self._instance_id}")
         if call.extras and (refusal := _wrong_version(call, rule)) is not None:
             return refusal
         if remaining == 0:

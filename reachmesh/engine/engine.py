@@ -18,6 +18,7 @@ from reachmesh.calls.flags import CONTROL, REQUEST, RESPONSE, STREAM, STREAM_TO_
 from reachmesh.calls.flows import Buffer
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.ports import Delivery, Ended
+from reachmesh.engine.access import AccessRules
 from reachmesh.engine.links import INSECURE, SELF, LinkNote, LinkTable
 from reachmesh.engine.providers import RESERVED, hidden_provider, providers_of
 from reachmesh.errors import Overloaded, ReachError
@@ -112,8 +113,10 @@ class Engine:
         cache: CacheConfig | None = None,
         timeouts: TimeoutConfig | None = None,
         hedging: HedgeConfig | None = None,
+        access: AccessRules | None = None,
     ) -> None:
         self.identity = identity
+        self._access = access or AccessRules({})
         self.deliveries: list[Delivery] = []
         self.ended: list[Ended] = []
         self.links = LinkTable(
@@ -149,6 +152,7 @@ class Engine:
             pressure=pressure or PressureConfig(),
             dedup=dedup,
             cache=cache,
+            allows=self._allows if access else None,
         )
         # A probe of a process that is too busy to speak has to be back before the time for a suspicion.
         self._patience = 0.8 * (membership.suspect_after - membership.probe_after) * membership.heartbeat_period
@@ -226,6 +230,11 @@ class Engine:
         """A connection ended, or could not be made ("refused", "silent")."""
         self.links.handle_closed(key, reason, now)
         self._take_link_notes(now)
+
+    def _allows(self, call: IncomingCall) -> bool:
+        """Whether the caller of a request may have it."""
+        own = call.boot == self.identity.boot
+        return own or self._access.allows(call.capability, *call.caller, self._record(call.boot))
 
     def handle_stranger(self, now: float) -> None:
         """Somebody was turned away at the door: another secret, or none."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from reachmesh.engine.access import AccessRules
 from reachmesh.errors import ConfigError
 from reachmesh.membership.config import MembershipConfig, PresetName, preset
 from reachmesh.resilience.breaker import BreakerConfig
@@ -51,7 +52,8 @@ class NodeConfig:
         breaker_window, breaker_open, breaker_consecutive, breaker_min_calls: see `resilience.breaker.BreakerConfig`
             (window, open_for, consecutive, min_calls).
         require_secret: refuse to start without a secret.
-        access: capability name to the callers that may use it, e.g. {"reset": ["name:ops"]}; reserved.
+        access: capability name to the callers that may use it, e.g. {"reset": ["name:ops", "tag:role=admin"]}; see
+            `engine.access`. A capability without rules is everybody's.
         metrics_port: where metrics are served on 127.0.0.1; None = nowhere; reserved.
     """
 
@@ -90,6 +92,7 @@ class NodeConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise ConfigError(f"{name}={value!r} must be a number from {low} to {high}")
+        AccessRules(self.access)
         if not isinstance(self.strategy, str):
             raise ConfigError(f"strategy={self.strategy!r} must be a name here", hint="give an object with pick() to reach()")
         check_strategy(self.strategy)
@@ -150,6 +153,7 @@ class NodeConfig:
             "dedup": DedupConfig(ttl=self.dedup_ttl, keys=self.dedup_keys),
             "timeouts": TimeoutConfig(default=self.default_timeout, samples=self.timeout_samples, floor=self.timeout_floor),
             "hedging": HedgeConfig(enabled=self.hedging),
+            "access": AccessRules(self.access),
         }
 
 
