@@ -19,7 +19,8 @@ from reachmesh.calls.flows import Buffer
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.ports import Delivery, Ended
 from reachmesh.engine.access import AccessRules
-from reachmesh.engine.links import INSECURE, SELF, LinkNote, LinkTable
+from reachmesh.engine.link import LinkNote
+from reachmesh.engine.links import INSECURE, SELF, LinkTable
 from reachmesh.engine.providers import RESERVED, hidden_provider, providers_of
 from reachmesh.errors import Overloaded, ReachError
 from reachmesh.membership.config import MembershipConfig
@@ -461,7 +462,7 @@ class Engine:
         return not gone
 
     def _learn(self, record: Record) -> None:
-        self.links.learn(record.boot, [endpoint.removeprefix("tcp://") for endpoint in record.endpoints])
+        self.links.book.learn(record.boot, [endpoint.removeprefix("tcp://") for endpoint in record.endpoints])
 
     def _record(self, boot: bytes) -> Record | None:
         member = self.membership.members.get(boot)

@@ -1,4 +1,4 @@
-"""Links: who is dialled, the handshake, which of two links to a peer is used, and what waits to be sent on each.
+"""Links: who is dialled, the handshake, and which of two links to a peer is used.
 
 A link begins as a TCP connection that proves nothing. The dialler says HELLO (who it is, whom it means, which protocol versions
 it speaks); the other side answers WELCOME or REFUSE. Only then is the link *up*, tied for life to one boot id, and only then does
@@ -14,20 +14,18 @@ Everything a stranger can make grow is capped: addresses per boot, boots with hi
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
-from reachmesh.calls.flags import CONTROL, MSGPACK, STREAM, STREAM_TO_CALLER
-from reachmesh.calls.flows import Buffer, Outflow
-from reachmesh.calls.incoming import IncomingCall
+from reachmesh.calls.flows import Buffer
 from reachmesh.calls.ports import Flowing
 from reachmesh.calls.timers import NEVER
+from reachmesh.engine.addresses import AddressBook
+from reachmesh.engine.link import GREETING_TIMEOUT, Link, LinkNote, Phase
+from reachmesh.engine.outbound import Outbound
 from reachmesh.wire.control import Control, Goodbye, Hello, Refuse, Welcome
-from reachmesh.wire.frames import NO_DEADLINE, encode_control, encode_frame, join_batch
-from reachmesh.wire.limits import LIMITS
+from reachmesh.wire.frames import encode_control
 from reachmesh.wire.negotiation import highest_common
 
 PROTOCOL = (1, 1)
@@ -39,9 +37,6 @@ SELF = 0
 CONNECT_TIMEOUT = 3.0
 """Seconds for TCP and ZMTP; then the address counts as silent."""
 
-GREETING_TIMEOUT = 3.0
-"""Seconds between HELLO and its answer."""
-
 STAGGER = 0.25
 """Seconds after which the next address of the same peer is dialled beside the first (RFC 8305's connection attempt delay)."""
 
@@ -51,62 +46,12 @@ RETIRE_AFTER = 2.0
 RETIRE_CHECK = 0.5
 """Seconds between two looks whether the last calls on a retired link are over."""
 
-BULK_PER_TURN = 1 << 20
-"""Bytes of chunks and items one link may send in one turn, so that a turn stays short."""
-
 _OUTCOMES = ("other", "mute", "refused", "silent")
 """How a dial can fail, the most telling first: another boot answered; ZMTP answered and the process did not (it is too busy to speak);
 nobody listens; nothing at all."""
 
 INSECURE = "has another secret, or only one of us has one"
 """What a failed CURVE handshake means."""
-
-ADDRESSES_PER_BOOT = 16
-HINTED_BOOTS = 16_384
-
-
-class Phase(Enum):
-    """How far a link has come."""
-
-    CONNECTING = 1
-    GREETING = 2
-    UP = 3
-    RETIRING = 4
-
-
-class Link:
-    """One connection. `key` > 0: dialled here; < 0: accepted; 0: the node itself."""
-
-    __slots__ = (
-        "address",
-        "boot",
-        "deadline",
-        "expected",
-        "flows",
-        "frames",
-        "instance_id",
-        "key",
-        "name",
-        "observer",
-        "parts",
-        "patience",
-        "phase",
-        "probes",
-        "spare_since",
-        "waiting",
-    )
-
-    def __init__(self, key: int, phase: Phase, *, address: str = "", expected: bytes | None = None, deadline: float = 0.0) -> None:
-        self.key, self.phase, self.address, self.expected, self.deadline = key, phase, address, expected, deadline
-        self.boot = b""
-        self.name = self.instance_id = ""
-        self.observer = self.probes = False
-        self.patience = GREETING_TIMEOUT
-        self.frames: list[bytes] = []
-        self.parts: list[Buffer] = []
-        self.flows: deque[tuple[Flowing, Outflow]] = deque()
-        self.spare_since: float | None = None
-        self.waiting = False
 
 
 @dataclass(slots=True)
@@ -117,17 +62,6 @@ class _Attempt:
     next_at: float
     open: int = 0
     outcomes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class LinkNote:
-    """What happened to a link: kind is up, down, dial_failed, probed, refused or version_refused."""
-
-    kind: str
-    key: int
-    boot: bytes
-    detail: str = ""
-    observer: bool = False
 
 
 class LinkTable:
@@ -152,20 +86,18 @@ class LinkTable:
         self._in_use = in_use
         self.boot, self.instance_id, self.name, self.mesh, self.observer = boot, instance_id, name, mesh, observer
         self.incarnation = 0
-        self.own_addresses: frozenset[str] = frozenset()
         self._links: dict[int, Link] = {}
         self._by_boot: dict[bytes, list[Link]] = {}
         self._best: dict[bytes, int] = {boot: SELF}
-        self._book: dict[bytes, dict[str, None]] = {}
+        self.book = AddressBook()
         self._dialed: dict[str, Link] = {}
         self._attempts: dict[bytes, _Attempt] = {}
         self._next_key = 0
-        self._ready: dict[int, Link] = {}
+        self._outbound = Outbound()
         self._pending: dict[int, Link] = {}
         self._dials: list[tuple[int, str]] = []
         self._closes: list[int] = []
         self._notes: list[LinkNote] = []
-        self._ended: list[Flowing] = []
         self.strays = 0
         myself = Link(SELF, Phase.UP)
         myself.boot, myself.name, myself.instance_id = boot, name, instance_id
@@ -196,41 +128,29 @@ class LinkTable:
 
     # ---------------------------------------------------------------- addresses and dialling
 
-    def learn(self, boot: bytes, addresses: Sequence[str]) -> None:
-        """Remember where a boot may be reached, best guess first; newer hints go before older ones."""
-        if boot == self.boot or (boot not in self._book and len(self._book) >= HINTED_BOOTS):
-            return
-        known = self._book.get(boot, {})
-        merged = {address: None for address in addresses if address not in self.own_addresses} | known
-        self._book[boot] = dict(list(merged.items())[:ADDRESSES_PER_BOOT])
-
-    def forget(self, boot: bytes) -> None:
-        """Drop the addresses of a boot that is gone for good."""
-        self._book.pop(boot, None)
-
     def handle_candidate(self, address: str, boot: bytes | None, now: float) -> None:
         """Discovery says that somebody may be at `address`: find out, unless that is known."""
         if boot is not None:
             if boot == self.boot:
                 return
-            self.learn(boot, (address,))
+            self.book.learn(boot, (address,))
             if boot not in self._best:
                 self.want(boot, now)
-        elif address not in self.own_addresses and address not in self._dialed and not self._is_linked(address):
+        elif address not in self.book.own and address not in self._dialed and not self._is_linked(address):
             self._dial(address, None, now)
 
     def _is_linked(self, address: str) -> bool:
         """Whether a boot that is linked is known to be at an address."""
-        return any(address in self._book.get(boot, ()) for boot in self._best)
+        return any(address in self.book.of(boot) for boot in self._best)
 
     def want(self, boot: bytes, now: float) -> bool:
         """Make a link to a boot: its addresses are dialled side by side, a quarter second apart."""
         if boot in self._best or boot in self._attempts:
             return True
-        addresses = self._book.get(boot)
+        addresses = self.book.of(boot)
         if not addresses:
             return False
-        self._attempts[boot] = _Attempt(self._order(addresses), now)
+        self._attempts[boot] = _Attempt(addresses, now)
         self._continue(boot, now)
         return True
 
@@ -244,23 +164,13 @@ class LinkTable:
         best = self._links.get(self._best.get(boot, SELF))
         address = best.address if best is not None else ""
         if not address:
-            known = self._order(self._book.get(boot, {}))
+            known = self.book.of(boot)
             if not known:
                 return False
             address = known[0]
         link = self._connect(address, boot, now)
         link.probes, link.patience = True, patience
         return True
-
-    def _order(self, addresses: dict[str, None]) -> list[str]:
-        """Loopback hints first (same host), then addresses that share most with one of our own."""
-        own = [address.rpartition(":")[0].split(".") for address in self.own_addresses]
-
-        def nearness(address: str) -> int:
-            host = address.rpartition(":")[0].split(".")
-            return max((sum(1 for _ in _common(host, mine)) for mine in own), default=0)
-
-        return sorted(addresses, key=lambda address: (not address.startswith("127."), -nearness(address)))
 
     def _continue(self, boot: bytes, now: float) -> None:
         """Dial the next address of an attempt when its time has come, or close the attempt when all have failed."""
@@ -326,7 +236,7 @@ class LinkTable:
         """A connection is gone. For one that never opened `reason` is "refused" or "silent"."""
         link = self._links.get(key)
         if link is not None:
-            self._ready.pop(key, None)
+            self._outbound.drop(key)
             if reason == "insecure":
                 self._notes.append(LinkNote("refused", key, link.expected or b"", f"{link.address} {INSECURE}"))
             self._drop(link, reason, reason if reason in _OUTCOMES else "silent", now)
@@ -419,7 +329,7 @@ class LinkTable:
             return
         code = refuse.code
         if code == "self":
-            self.own_addresses |= {link.address}
+            self.book.own |= {link.address}
         elif code == "version":
             self._notes.append(LinkNote("version_refused", key, link.expected or b"", refuse.message))
         elif code not in ("mesh", "other", "unknown"):
@@ -456,7 +366,7 @@ class LinkTable:
         self._pending.pop(link.key, None)
         self._by_boot.setdefault(boot, []).append(link)
         if link.address:
-            self.learn(boot, (link.address,))
+            self.book.learn(boot, (link.address,))
         if link.observer:
             self._notes.append(LinkNote("up", link.key, boot, "", True))
             return
@@ -525,95 +435,22 @@ class LinkTable:
     def send(self, key: int, frame: bytes, parts: Sequence[Buffer] = ()) -> None:
         """Queue one frame; everything queued for a link in one turn leaves as one message."""
         link = self._links.get(key)
-        if link is None:
-            return
-        link.frames.append(frame)
-        if parts:
-            link.parts.extend(parts)
-        if not link.waiting:
-            link.waiting = True
-            self._ready[key] = link
+        if link is not None:
+            self._outbound.put(link, frame, parts)
 
     def flow(self, owner: Flowing) -> None:
         """The owner's outflow may have something to send."""
-        outflow = owner.outflow
-        if outflow is None or outflow.is_listed:
-            return
         link = self._links.get(owner.key)
-        if link is None:
-            return
-        outflow.is_listed = True
-        link.flows.append((owner, outflow))
-        if not link.waiting:
-            link.waiting = True
-            self._ready[link.key] = link
+        if link is not None:
+            self._outbound.flow(link, owner)
 
     def take_sends(self) -> list[tuple[int, bytes, list[Buffer]]]:
-        """Everything to be sent now: per link one batch and its out-of-band parts; calls and control go before bulk."""
-        if not self._ready:
-            return []
-        ready, self._ready = self._ready, {}
-        sends: list[tuple[int, bytes, list[Buffer]]] = []
-        for link in ready.values():
-            link.waiting = False
-            if link.flows:
-                self._pump(link)
-            frames, link.frames = link.frames, []
-            parts, link.parts = link.parts, []
-            if len(frames) > LIMITS.frames_per_batch or len(parts) > LIMITS.parts_per_batch:
-                sends.extend(_split(link.key, frames, parts))
-            elif frames:
-                sends.append((link.key, join_batch(frames), parts))
-        return sends
-
-    def _pump(self, link: Link) -> None:
-        """Chunks and items, one frame a turn of the round, as long as credit and the turn's share last."""
-        budget = BULK_PER_TURN
-        flows = link.flows
-        while flows and budget > 0:
-            owner, outflow = flows.popleft()
-            if outflow is not owner.outflow or owner.closed:  # ended, or sent again on another link
-                continue
-            piece = outflow.pull()
-            if piece is None:
-                outflow.is_listed = False
-                if outflow.ended:
-                    self._ended.append(owner)
-                continue
-            flags, body, parts = piece
-            budget -= len(body) + sum(map(len, parts))
-            if isinstance(owner, IncomingCall):
-                flags |= STREAM_TO_CALLER
-            link.frames.append(
-                encode_frame(
-                    STREAM,
-                    flags,
-                    MSGPACK,
-                    owner.priority,
-                    0,
-                    owner.call_id,
-                    owner.trace_id,
-                    owner.span_id,
-                    NO_DEADLINE,
-                    b"",
-                    body,
-                    len(parts),
-                )
-            )
-            link.parts.extend(parts)
-            flows.append((owner, outflow))
-            if len(link.frames) + len(link.parts) > LIMITS.parts_per_batch - 64:
-                break
-        if flows and not link.waiting:
-            link.waiting = True
-            self._ready[link.key] = link
+        """Everything to be sent now: per link one batch and its out-of-band parts."""
+        return self._outbound.take_sends()
 
     def take_ended(self) -> list[Any]:
         """Calls whose outflow has left completely since the last asking."""
-        if not self._ended:
-            return []
-        taken, self._ended = self._ended, []
-        return taken
+        return self._outbound.take_ended()
 
     @property
     def restless(self) -> bool:
@@ -622,8 +459,8 @@ class LinkTable:
 
     @property
     def busy(self) -> bool:
-        """Whether something is left for the next turn: frames to send, or flows whose end has to be told."""
-        return bool(self._ready or self._ended)
+        """Whether something is left for the next turn."""
+        return self._outbound.busy
 
     # ---------------------------------------------------------------- time and outputs
 
@@ -664,29 +501,3 @@ class LinkTable:
         """What happened, oldest first."""
         taken, self._notes = self._notes, []
         return taken
-
-
-def _common(left: Sequence[str], right: Sequence[str]) -> Sequence[str]:
-    """The leading parts two addresses share."""
-    shared = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            break
-        shared += 1
-    return left[:shared]
-
-
-def _split(key: int, frames: list[bytes], parts: list[Buffer]) -> list[tuple[int, bytes, list[Buffer]]]:
-    """More frames or parts than one batch may hold, as several; each takes the parts its own frames announce."""
-    sends: list[tuple[int, bytes, list[Buffer]]] = []
-    group: list[bytes] = []
-    start = end = 0
-    for frame in frames:
-        count = int.from_bytes(frame[46:48]) if frame[3] != CONTROL else 0
-        if group and (len(group) >= LIMITS.frames_per_batch or end + count - start > LIMITS.parts_per_batch):
-            sends.append((key, join_batch(group), parts[start:end]))
-            group, start = [], end
-        group.append(frame)
-        end += count
-    sends.append((key, join_batch(group), parts[start:end]))
-    return sends

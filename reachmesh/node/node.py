@@ -364,7 +364,7 @@ class ReachNode:
             grace=self.config.grace,
             **self.config.policies(),
         )
-        engine.links.own_addresses = frozenset(addresses)
+        engine.links.book.own = frozenset(addresses)
         executor = self._executor = Executor(name=self.name, pool_threads=self.config.pool_threads, processes=processes)
         turns = Turns(
             self.name,

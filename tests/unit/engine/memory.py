@@ -131,7 +131,7 @@ class SimulatedNode:
             now=world.now,
             **settings,
         )
-        self.engine.links.own_addresses = frozenset((self.address,))
+        self.engine.links.book.own = frozenset((self.address,))
         self.alive = True
         self.connections: dict[int, Connection] = {}
         self.dialing: dict[int, None] = {}

@@ -72,8 +72,8 @@ def test_two_that_dial_each_other_at_once_keep_their_calls(seed: int) -> None:
     """Both sides dial in the same instant and call at once: no call fails, and one connection is left."""
     world = World(seed, delay=(0.001, 0.004))
     one, other = world.node("one", "echo"), world.node("other", "echo")
-    one.engine.links.learn(other.boot, [other.address])
-    other.engine.links.learn(one.boot, [one.address])
+    one.engine.links.book.learn(other.boot, [other.address])
+    other.engine.links.book.learn(one.boot, [one.address])
     one.do(one.engine.handle_candidate, other.address, other.boot)
     other.do(other.engine.handle_candidate, one.address, one.boot)
     for _ in range(100):
@@ -148,7 +148,7 @@ def test_a_process_reborn_at_the_address_executes_nothing_meant_for_the_old_one(
     world.kill(other)
     reborn = world.node("other", "echo")
     reborn.address = other.address
-    reborn.engine.links.own_addresses = frozenset((other.address,))
+    reborn.engine.links.book.own = frozenset((other.address,))
     calls = [one.ask("echo", n, retries=0, deadline=world.now + 2) for n in range(20)]
     reborn.find(one)
     world.run(10)

@@ -8,17 +8,10 @@ import pytest
 
 from reachmesh.calls.flags import REQUEST, STREAM
 from reachmesh.calls.flows import Outflow
-from reachmesh.engine.links import (
-    ADDRESSES_PER_BOOT,
-    BULK_PER_TURN,
-    CONNECT_TIMEOUT,
-    GREETING_TIMEOUT,
-    HINTED_BOOTS,
-    RETIRE_AFTER,
-    STAGGER,
-    LinkTable,
-    Phase,
-)
+from reachmesh.engine.addresses import ADDRESSES_PER_BOOT, HINTED_BOOTS
+from reachmesh.engine.link import GREETING_TIMEOUT, Phase
+from reachmesh.engine.links import CONNECT_TIMEOUT, RETIRE_AFTER, STAGGER, LinkTable
+from reachmesh.engine.outbound import BULK_PER_TURN
 from reachmesh.wire.control import Control, Goodbye, Hello, Refuse, Welcome
 from reachmesh.wire.frames import encode_control, encode_frame, split_batch
 from reachmesh.wire.limits import LIMITS
@@ -54,7 +47,7 @@ def notes(links: LinkTable) -> list[tuple[str, int]]:
 
 def dialled(links: LinkTable, address: str = "10.0.0.1:1", boot: bytes = PEER, now: float = 0.0) -> int:
     """A link that was dialled and is up."""
-    links.learn(boot, [address])
+    links.book.learn(boot, [address])
     assert links.want(boot, now)
     [(key, _)] = links.take_dials()
     links.handle_opened(key, now)
@@ -71,7 +64,7 @@ def accepted(links: LinkTable, key: int = -1, boot: bytes = PEER, now: float = 0
 def test_a_dialled_link_is_up_after_its_welcome() -> None:
     """Dial, HELLO when the connection stands, up with WELCOME: only then is it used."""
     links = table()
-    links.learn(PEER, ["10.0.0.1:1"])
+    links.book.learn(PEER, ["10.0.0.1:1"])
     assert links.want(PEER, 0.0)
     assert links.want(PEER, 0.0)
     [(key, address)] = links.take_dials()
@@ -126,7 +119,7 @@ def test_who_does_not_belong_is_refused_and_dropped(greeting: bytes, code: str) 
 def test_another_process_at_the_address_is_not_used(boot: bytes, outcome: str) -> None:
     """A WELCOME from any boot but the one meant ends the link: nothing was sent to it but the greeting."""
     links = table()
-    links.learn(PEER, ["10.0.0.1:1"])
+    links.book.learn(PEER, ["10.0.0.1:1"])
     links.want(PEER, 0.0)
     [(key, _)] = links.take_dials()
     links.handle_opened(key, 0.0)
@@ -148,7 +141,7 @@ def test_another_process_at_the_address_is_not_used(boot: bytes, outcome: str) -
 def test_a_refusal_ends_the_dial(code: str, outcome: str, kinds: list[str]) -> None:
     """What the other side says decides what is told: strangers quietly, versions and secrets with a note."""
     links = table()
-    links.learn(PEER, ["10.0.0.1:1"])
+    links.book.learn(PEER, ["10.0.0.1:1"])
     links.want(PEER, 0.0)
     [(key, _)] = links.take_dials()
     links.handle_opened(key, 0.0)
@@ -174,7 +167,7 @@ def test_an_address_of_a_linked_peer_is_not_dialled_again() -> None:
     """A seed that is reported every few seconds makes no second connection to who dialled us."""
     links = table()
     accepted(links)
-    links.learn(PEER, ["10.0.0.1:1"])
+    links.book.learn(PEER, ["10.0.0.1:1"])
     links.handle_candidate("10.0.0.1:1", None, 1.0)
     links.handle_candidate("10.0.0.1:1", PEER, 1.0)
     assert links.take_dials() == []
@@ -186,8 +179,8 @@ def test_an_address_of_a_linked_peer_is_not_dialled_again() -> None:
 def test_addresses_are_dialled_a_quarter_second_apart_nearest_first() -> None:
     """Same host, then same network, then the rest; a refused one makes the next come at once; the first that is up wins."""
     links = table()
-    links.own_addresses = frozenset({"10.0.5.7:9"})
-    links.learn(PEER, ["192.168.1.1:1", "10.0.5.8:1", "127.0.0.1:1", "10.0.9.8:1"])
+    links.book.own = frozenset({"10.0.5.7:9"})
+    links.book.learn(PEER, ["192.168.1.1:1", "10.0.5.8:1", "127.0.0.1:1", "10.0.9.8:1"])
     links.want(PEER, 0.0)
     assert links.take_dials() == [(1, "127.0.0.1:1")]
     assert links.next_timeout() == STAGGER
@@ -209,7 +202,7 @@ def test_addresses_are_dialled_a_quarter_second_apart_nearest_first() -> None:
 def test_a_failed_dial_tells_its_most_telling_outcome_once(ends: list[str], outcome: str) -> None:
     """When all addresses have failed: another boot, then a mute process, then a refused port, then silence."""
     links = table()
-    links.learn(PEER, ["10.0.0.1:1", "10.0.0.2:1"])
+    links.book.learn(PEER, ["10.0.0.1:1", "10.0.0.2:1"])
     links.want(PEER, 0.0)
     now = 0.0
     for end in ends:
@@ -258,7 +251,7 @@ def test_both_sides_choose_the_same_of_two_links() -> None:
 def test_a_dial_that_has_greeted_is_not_closed_for_another_link() -> None:
     """The other side may have taken it for its only link already."""
     links = table()
-    links.learn(PEER, ["10.0.0.1:1"])
+    links.book.learn(PEER, ["10.0.0.1:1"])
     links.want(PEER, 0.0)
     [(key, _)] = links.take_dials()
     links.handle_opened(key, 0.0)
@@ -338,12 +331,12 @@ def test_what_a_stranger_can_make_grow_is_capped() -> None:
     """Addresses per boot and boots with hints have a limit; known boots may still learn."""
     links = table()
     for index in range(HINTED_BOOTS + 10):
-        links.learn(index.to_bytes(8, "big"), ["10.0.0.1:1"])
-    assert len(links._book) == HINTED_BOOTS
+        links.book.learn(index.to_bytes(8, "big"), ["10.0.0.1:1"])
+    assert len(links.book) == HINTED_BOOTS
     for port in range(100):
-        links.learn(bytes(8), [f"10.0.0.1:{port}"])
-    assert len(links._book[bytes(8)]) == ADDRESSES_PER_BOOT
-    assert "10.0.0.1:99" in links._book[bytes(8)]
+        links.book.learn(bytes(8), [f"10.0.0.1:{port}"])
+    assert len(links.book.of(bytes(8))) == ADDRESSES_PER_BOOT
+    assert "10.0.0.1:99" in links.book.of(bytes(8))
 
 
 class Flow:

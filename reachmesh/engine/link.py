@@ -1,0 +1,68 @@
+"""One link as the tables of the engine know it: a connection, how far it has come, and what waits to be sent on it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+from reachmesh.calls.flows import Buffer, Outflow
+from reachmesh.calls.ports import Flowing
+
+GREETING_TIMEOUT = 3.0
+"""Seconds between HELLO and its answer."""
+
+
+class Phase(Enum):
+    """How far a link has come."""
+
+    CONNECTING = 1
+    GREETING = 2
+    UP = 3
+    RETIRING = 4
+
+
+class Link:
+    """One connection. `key` > 0: dialled here; < 0: accepted; 0: the node itself."""
+
+    __slots__ = (
+        "address",
+        "boot",
+        "deadline",
+        "expected",
+        "flows",
+        "frames",
+        "instance_id",
+        "key",
+        "name",
+        "observer",
+        "parts",
+        "patience",
+        "phase",
+        "probes",
+        "spare_since",
+        "waiting",
+    )
+
+    def __init__(self, key: int, phase: Phase, *, address: str = "", expected: bytes | None = None, deadline: float = 0.0) -> None:
+        self.key, self.phase, self.address, self.expected, self.deadline = key, phase, address, expected, deadline
+        self.boot = b""
+        self.name = self.instance_id = ""
+        self.observer = self.probes = False
+        self.patience = GREETING_TIMEOUT
+        self.frames: list[bytes] = []
+        self.parts: list[Buffer] = []
+        self.flows: deque[tuple[Flowing, Outflow]] = deque()
+        self.spare_since: float | None = None
+        self.waiting = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinkNote:
+    """What happened to a link: kind is up, down, dial_failed, probed, refused or version_refused."""
+
+    kind: str
+    key: int
+    boot: bytes
+    detail: str = ""
+    observer: bool = False
