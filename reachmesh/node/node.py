@@ -7,6 +7,7 @@ import atexit
 import os
 import queue
 import random
+import signal
 import sys
 import threading
 import time
@@ -52,6 +53,9 @@ M = TypeVar("M")
 
 LINGER = 0.3
 """Seconds that the last words of a stopping node have to leave its sockets."""
+
+MOST_PROCESSES = 1024
+"""Instances that one `serve(processes=)` runs at most."""
 
 EVENTS_WAITING = 10_000
 """Events one slow iterator may be behind; beyond it the oldest are dropped."""
@@ -134,6 +138,16 @@ class ReachNode:
         if self.config.require_secret and self._settings.secret is None:
             raise ConfigError("require_secret is set and there is no secret", hint="give secret=, or set REACHMESH_SECRET")
         self._observer = observer
+        frame = sys._getframe(1)
+        self._served: dict[str, Served] = {each.name: Served(each, frame.f_locals) for each in read_caps(caps)}
+        self._reserved = reserved_capabilities(self)
+        self._listeners: list[tuple[str, Callable[[Event], Any]]] = []
+        self._middlewares: tuple[Middleware, ...] = ()
+        self._renew()
+
+    def _renew(self) -> None:
+        """Become an instance of its own that has not been started: in the constructor, and in each process of `serve(processes=)`."""
+        name = self._settings.name
         host = host_name()
         self._identity = Identity(
             boot=os.urandom(8),
@@ -141,12 +155,9 @@ class ReachNode:
             name=name,
             mesh=self._settings.mesh,
             host=host,
-            zone=zone,
-            observer=observer,
+            zone=self._settings.zone,
+            observer=self._observer,
         )
-        frame = sys._getframe(1)
-        self._served: dict[str, Served] = {each.name: Served(each, frame.f_locals) for each in read_caps(caps)}
-        self._reserved = reserved_capabilities(self)
         self._started_at = time.time()
         self._record = self._make_record(())
         self._pid = os.getpid()
@@ -157,10 +168,8 @@ class ReachNode:
         self._kill = threading.Event()
         self._changed = threading.Condition()
         self._loop_waiters: dict[int, Callable[[], None]] = {}
-        self._listeners: list[tuple[str, Callable[[Event], Any]]] = []
         self._iterators: list[Callable[[Event], None]] = []
         self._callbacks = Callbacks(name)
-        self._middlewares: tuple[Middleware, ...] = ()
         self._engine: Engine | None = None
         self._driver_or_none: Driver | None = None
         self._executor: Executor | None = None
@@ -500,17 +509,29 @@ class ReachNode:
         if os.getpid() == self._pid:
             self._stop(0.0)
 
-    def serve(self) -> None:
+    def serve(self, processes: int | None = None) -> None:
         """Start, and serve until SIGINT, SIGTERM or `stop()`; then drain and return.
 
         In the main thread the two signals begin the drain; a second one ends it at once. Handlers that were installed before are put
         back. In other threads no signal is touched.
 
+        Args:
+            processes: run so many instances, each in a process of its own forked from this one, restarted when it dies; see
+                `reachmesh.node.instances`. This process only watches them. Fork before you start threads. None = serve in this process.
+
         Raises:
+            ConfigError: as `start`; or the processes would all want one port.
             BlockingCallInLoop: on an event loop's thread; use `serve_async`.
         """
         self._check_may_block("serve()", "serve_async()")
-        serve_here(self)
+        if processes is None:
+            serve_here(self)
+            return
+        if isinstance(processes, bool) or not isinstance(processes, int) or not 1 <= processes <= MOST_PROCESSES:
+            raise ConfigError(f"processes must be a whole number from 1 to {MOST_PROCESSES}, not {processes!r}")
+        from reachmesh.node.instances import serve_instances
+
+        serve_instances(self, processes, partial(serve_here, self, (signal.SIGTERM,)))
 
     async def serve_async(self) -> None:
         """The twin of `serve` for event loops: async handlers run on the running loop. Cancelling it drains and stops."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def serve_here(node: ReachNode) -> None:
+def serve_here(node: ReachNode, signals: Sequence[signal.Signals] = SIGNALS) -> None:
     """Serve in this thread until a signal or a stop; the first signal drains, the second ends."""
     wake = threading.Event()
     count = 0
@@ -29,7 +30,7 @@ def serve_here(node: ReachNode) -> None:
     main = threading.current_thread() is threading.main_thread()
     try:
         if main:
-            for number in SIGNALS:
+            for number in signals:
                 previous[number] = signal.signal(number, on_signal)
         node.start()
         stopper: threading.Thread | None = None
