@@ -13,10 +13,6 @@ ACCUSED_LIMIT = 4096
 """Accused at once; further accusations are dropped until some are decided."""
 
 
-VOTE_LIMIT = 16
-"""Votes kept and passed on against one member: as many as `votes` may ask for."""
-
-
 class Suspicion:
     """Votes against one incarnation of one member."""
 
@@ -54,7 +50,11 @@ class Suspicions:
         return len(self._open)
 
     def add(self, vote: Vote, now: float) -> bool:
-        """Count a vote; whether it says anything new (a new voter, or a voter who now saw the process die)."""
+        """Count a vote; whether it says anything new: a new voter, or one who now saw the process die.
+
+        Votes beyond the number that decides say nothing new, so they are not passed on: when half a large mesh falls silent
+        that is most of the traffic.
+        """
         suspicion = self._open.get(vote.boot)
         if suspicion is None or suspicion.incarnation < vote.incarnation:
             if suspicion is None and len(self._open) >= ACCUSED_LIMIT:
@@ -63,9 +63,8 @@ class Suspicions:
         elif suspicion.incarnation > vote.incarnation:
             return False
         known = suspicion.votes.get(vote.voter)
-        if known is None and len(suspicion.votes) >= VOTE_LIMIT:
-            return False
-        if known is None or (vote.dead and not known):
+        enough = sum(suspicion.votes.values()) if vote.dead else len(suspicion.votes)
+        if (known is None and enough < self._config.votes) or (vote.dead and known is False):
             suspicion.votes[vote.voter] = vote.dead
             return True
         return False
@@ -98,7 +97,7 @@ class Suspicions:
             if loss_due(suspicion, needed, self._config) <= now:
                 dead = any(suspicion.votes.values())
                 what = "its connection dropped and its port refuses" if dead else "no heartbeat and no answer to probes"
-                lost.append((boot, f"{what}, say {len(suspicion.votes)} observers ({needed} needed)"))
+                lost.append((boot, f"{what}, say {len(suspicion.votes)} observers"))
         return lost
 
     def _needed(self, living: int) -> int:
