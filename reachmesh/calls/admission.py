@@ -57,6 +57,12 @@ class Admission:
         self.begun: list[None] = []
         """Handlers' threads append to it as they claim a call (an append is atomic)."""
 
+    def reconfigure(self, permits: PermitConfig, pressure: PressureConfig) -> None:
+        """Use other figures from now on; who waits already waits as long as it was to."""
+        self._config, self.pressure = permits, pressure
+        for each in self._permits.values():
+            each.config = permits
+
     @property
     def queued(self) -> int:
         """Calls accepted and not begun. O(lines)."""

@@ -144,6 +144,11 @@ class Caller:
         self._sweep_at = 0.0
         self.strays = 0
 
+    def reconfigure(self, policy: RetryPolicy, throttle: RetryThrottle, timeouts: TimeoutConfig, hedging: HedgeConfig) -> None:
+        """Use other figures from now on. The throttle keeps its count."""
+        self._policy, self.hedging, self.latencies.config = policy, hedging, timeouts
+        self._throttle.reconfigure(throttle.config)
+
     @property
     def open(self) -> int:
         """Calls that were sent and not yet ended."""

@@ -8,8 +8,9 @@ thread sits there; nothing in here knows about threads.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from reachmesh.calls.admission import Rule
 from reachmesh.calls.callee import Callee
@@ -257,6 +258,13 @@ class Engine:
         self._touched = True
         self._own_providers(record, now)
         self.caller.handle_change(now)
+
+    def reconfigure(self, routing: RoutingConfig, policies: Mapping[str, Any], now: float) -> None:
+        """Use other figures from now on; `policies` as the constructor takes them. What is under way goes on as it began."""
+        changes = {name: getattr(routing, name) for name in ("strategy", "warmup", "spill_outstanding", "predicate")}
+        self.router.reconfigure(**changes)
+        self.caller.reconfigure(policies["policy"], policies["throttle"], policies["timeouts"], policies["hedging"])
+        self.callee.admission.reconfigure(policies["permits"], policies["pressure"])
 
     def _own_providers(self, record: Record, now: float) -> None:
         if self.identity.observer:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 STATUS = f"{RESERVED}status"
 TRACE = f"{RESERVED}trace"
+SETTINGS = f"{RESERVED}settings"
 
 MOST_CALLS = 1000
 """Executions that one `reachmesh.status` gives at most."""
@@ -48,7 +49,11 @@ def reserved_capabilities(node: ReachNode) -> dict[str, Served]:
         runs = node._driver.engine.callee.runs
         return describe_task(node._driver.ask(lambda now: runs.task(task_id)))
 
-    handlers: dict[str, Callable[..., Any]] = {STATUS: status, TRACE: trace, TASK: task}
+    def settings() -> list[dict[str, Any]]:
+        """Every setting of this node, as text, and where it came from."""
+        return [{"name": each.name, "value": _plain(each.value), "origin": each.origin} for each in node.settings()]
+
+    handlers: dict[str, Callable[..., Any]] = {STATUS: status, TRACE: trace, TASK: task, SETTINGS: settings}
     return {name: Served(Capability(name=name, handler=handler, domain="thread")) for name, handler in handlers.items()}
 
 
@@ -106,6 +111,11 @@ def _trace(node: ReachNode, trace_id: bytes) -> list[dict[str, Any]]:
         return [own | _call(each, since) for each in sorted(seen, key=lambda each: each.arrived)]
 
     return node._driver.ask_log(read)
+
+
+def _plain(value: Any) -> Any:
+    """A setting as a value that travels: numbers and texts as they are, all else as text."""
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _running(call: IncomingCall, now: float) -> Execution:

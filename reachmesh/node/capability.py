@@ -103,6 +103,18 @@ def capability(
     )
 
 
+def check_limit(name: str, limit: Any) -> None:
+    """Raise ConfigError unless `limit` is None or a number of calls at once."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise ConfigError(f"{name}: max_concurrent must be a whole number from 1, not {limit!r}")
+
+
+def check_weight(name: str, weight: Any) -> None:
+    """Raise ConfigError unless `weight` is a number from 0."""
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < 1e9:
+        raise ConfigError(f"{name}: weight must be a number from 0, not {weight!r}")
+
+
 def _check(
     name: str,
     domain: str | None,
@@ -118,8 +130,7 @@ def _check(
         raise ConfigError(f"{name!r}: names that begin with {RESERVED!r} belong to the library")
     if profile is not None and profile not in PROFILES:
         raise ConfigError(f"{name}: profile {profile!r} is none of {', '.join(PROFILES)}")
-    if max_concurrent is not None and (isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 1):
-        raise ConfigError(f"{name}: max_concurrent must be a whole number from 1, not {max_concurrent!r}")
+    check_limit(name, max_concurrent)
     for what, value in (("cache_ttl", cache_ttl), ("timeout", timeout), ("weight", weight)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
             raise ConfigError(f"{name}: {what} must be a number from 0, not {value!r}")
@@ -145,6 +156,13 @@ class Served:
             compatible_from=declared.compatible_from,
             cache_ttl=declared.cache_ttl if declared.pure else None,
         )
+
+    def limit(self, max_concurrent: int | None) -> None:
+        """Run so many calls at once from now on; None = as many as come."""
+        self.rule = replace(self.rule, max_concurrent=max_concurrent)
+        self.options.pop("max_concurrent", None)
+        if max_concurrent is not None:
+            self.options["max_concurrent"] = max_concurrent
 
     def at(self, node_version: str) -> dict[str, Any]:
         """Its options in the record of a node of this version, which is the capability's own where that says none."""

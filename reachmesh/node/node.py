@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -34,9 +35,11 @@ from reachmesh.node.config import NodeConfig
 from reachmesh.node.driver import Driver
 from reachmesh.node.future import CallFuture
 from reachmesh.node.middleware import Middleware, as_middleware
+from reachmesh.node.origins import OPTIONS, Origins, Setting
 from reachmesh.node.peers import Event, PeerInfo, event_of, own_peer, peer_of
 from reachmesh.node.processes import process_domain
 from reachmesh.node.reach import UNSET, Options, Reach
+from reachmesh.node.reconfigure import reconfigure
 from reachmesh.node.served import CURRENT, ServedCall
 from reachmesh.node.serving import serve_here, serve_on_loop
 from reachmesh.node.settings import Settings, resolve
@@ -94,7 +97,8 @@ class ReachNode:
         weight: share of calls relative to other instances.
         zone: where it is; calls stay in the caller's zone while they can.
         state_dir: directory to remember peers in for the next start. Env `REACHMESH_STATE_DIR`.
-        config: a `NodeConfig` or a mapping of its fields.
+        config: a `NodeConfig`, a mapping of its fields, or the path of a TOML file with these and the options above; see
+            `reachmesh.node.origins`. Env `REACHMESH_CONFIG` (a path), and one variable for each field.
         observer: look and call, but be in nobody's table.
 
     Raises:
@@ -117,24 +121,25 @@ class ReachNode:
         weight: float = 1.0,
         zone: str | None = None,
         state_dir: str | Path | None = None,
-        config: NodeConfig | Mapping[str, Any] | None = None,
+        config: NodeConfig | Mapping[str, Any] | str | Path | None = None,
         observer: bool = False,
     ) -> None:
-        self.config = NodeConfig.of(config)
-        self._settings: Settings = resolve(
-            name=name,
-            mesh=mesh,
-            secret=secret,
-            seeds=seeds,
-            discovery=discovery,
-            bind=bind,
-            interfaces=interfaces,
-            tags=tags,
-            version=version,
-            weight=weight,
-            zone=zone,
-            state_dir=state_dir,
-        )
+        given = {
+            "mesh": mesh,
+            "secret": secret,
+            "seeds": seeds,
+            "discovery": discovery,
+            "bind": bind,
+            "interfaces": interfaces,
+            "tags": tags,
+            "version": version,
+            "weight": weight,
+            "zone": zone,
+            "state_dir": state_dir,
+        }
+        self._origins = Origins(given, config)
+        self.config = self._origins.config
+        self._settings: Settings = resolve(name=name, environ={}, **self._origins.options)
         if self.config.require_secret and self._settings.secret is None:
             raise ConfigError("require_secret is set and there is no secret", hint="give secret=, or set REACHMESH_SECRET")
         self._observer = observer
@@ -246,6 +251,23 @@ class ReachNode:
     def stats(self, cap: str) -> Stats:
         """The calls of a capability that this node made in the last five minutes: how many, how many failed, how long they took."""
         return self._require().ask_log(lambda log, now: log.made.stats(cap, now))
+
+    def settings(self) -> list[Setting]:
+        """Every setting with its value and where that came from, by name; a secret is not shown."""
+        own = {name: getattr(self._settings, name) for name in OPTIONS}
+        return self._origins.settings({**own, **{each.name: getattr(self.config, each.name) for each in fields(self.config)}})
+
+    def reconfigure(self, **changes: Any) -> None:
+        """Change settings of the node while it runs; all or, when one is wrong, none.
+
+        Args:
+            changes: `weight` of the node, `weights` and `max_concurrent` as mappings of its capabilities' names to values, `log_level` of the
+                logger "reachmesh", and the fields of `NodeConfig` named in `reachmesh.node.reconfigure.CHANGEABLE`.
+
+        Raises:
+            ConfigError: a setting that cannot change now, or a value that cannot be meant.
+        """
+        reconfigure(self, changes)
 
     # ---------------------------------------------------------------- capabilities
 

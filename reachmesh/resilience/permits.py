@@ -40,10 +40,10 @@ class Grant(Enum):
 class Permits:
     """Concurrency limit of one capability; tickets are opaque and unique per call."""
 
-    __slots__ = ("_config", "_granted", "_hold", "_holding", "_limit", "_until", "_waiting")
+    __slots__ = ("_granted", "_hold", "_holding", "_limit", "_until", "_waiting", "config")
 
     def __init__(self, limit: int, config: PermitConfig | None = None) -> None:
-        self._config = config or PermitConfig()
+        self.config = config or PermitConfig()
         self._limit = max(limit, 1)
         self._holding: dict[Hashable, float] = {}
         self._waiting: PriorityQueues[Hashable] = PriorityQueues()
@@ -75,10 +75,10 @@ class Permits:
         if len(self._holding) < self._limit:
             self._holding[ticket] = now
             return Grant.GRANTED
-        if len(self._waiting) >= self._config.queue or self._config.wait <= 0:
+        if len(self._waiting) >= self.config.queue or self.config.wait <= 0:
             return Grant.REFUSED
         self._waiting.push(ticket, priority)
-        self._until[ticket] = now + self._config.wait
+        self._until[ticket] = now + self.config.wait
         return Grant.QUEUED
 
     def release(self, ticket: Hashable, now: float) -> None:
@@ -128,7 +128,7 @@ class Permits:
 
     def retry_after(self) -> float:
         """Seconds until a permit is likely to be free for one more: measured hold time x line / limit, 0.05 to 30."""
-        return min(max(self._hold * (len(self._waiting) + 1) / self._limit, 0.05, self._config.wait / 2), 30.0)
+        return min(max(self._hold * (len(self._waiting) + 1) / self._limit, 0.05, self.config.wait / 2), 30.0)
 
     def _pass_on(self, now: float) -> None:
         while len(self._holding) < self._limit and self._waiting:

@@ -11,7 +11,7 @@ retries would multiply otherwise.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reachmesh.errors import (
     AccessDenied,
@@ -116,16 +116,20 @@ class RetryThrottle:
     Memory is ten pairs of counters; each method is O(1), `allow` sums ten slots.
     """
 
-    __slots__ = ("_calls", "_config", "_slot", "_spent", "_width", "refused")
+    __slots__ = ("_calls", "_slot", "_spent", "_width", "config", "refused")
 
     def __init__(self, config: RetryConfig | None = None) -> None:
-        self._config = config or RetryConfig()
-        self._width = self._config.window / _SLOTS
+        self.config = config or RetryConfig()
+        self._width = self.config.window / _SLOTS
         self._calls = [0] * _SLOTS
         self._spent = [0] * _SLOTS
         self._slot = 0
         self.refused = 0
         """Retries and hedges that were not made for it."""
+
+    def reconfigure(self, config: RetryConfig) -> None:
+        """Use another share and floor; the window stays, and what is in it."""
+        self.config = replace(config, window=self.config.window)
 
     def note_call(self, now: float) -> None:
         """A call begins (not an attempt)."""
@@ -139,7 +143,7 @@ class RetryThrottle:
         slot = int(now / self._width)
         if slot != self._slot:
             self._turn(slot)
-        if sum(self._spent) + 1 > max(self._config.floor, self._config.share * sum(self._calls)):
+        if sum(self._spent) + 1 > max(self.config.floor, self.config.share * sum(self._calls)):
             self.refused += 1
             return False
         self._spent[slot % _SLOTS] += 1
