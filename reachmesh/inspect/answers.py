@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from reachmesh.errors import ProtocolError
-from reachmesh.node.about import STATUS, TRACE
+from reachmesh.node.about import SETTINGS, STATUS, TRACE
 
 
 class CallAnswer(TypedDict):
@@ -69,7 +69,15 @@ class StatusAnswer(TypedDict):
     faults: int
 
 
-_SHAPES: dict[str, Any] = {STATUS: StatusAnswer, TRACE: list[HopAnswer]}
+class SettingAnswer(TypedDict):
+    """One setting of a node."""
+
+    name: str
+    value: bool | int | float | str | None
+    origin: str
+
+
+_SHAPES: dict[str, Any] = {STATUS: StatusAnswer, TRACE: list[HopAnswer], SETTINGS: list[SettingAnswer]}
 
 
 def read(capability: str, answer: Any) -> Any:

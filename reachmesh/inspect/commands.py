@@ -20,7 +20,7 @@ from reachmesh.inspect import doctor as diagnosis
 from reachmesh.inspect.app import View, app, command
 from reachmesh.inspect.output import Number, make_table, number
 from reachmesh.inspect.session import Session, state_of
-from reachmesh.node.about import STATUS, TRACE
+from reachmesh.node.about import SETTINGS, STATUS, TRACE
 from reachmesh.node.peers import Event, PeerInfo
 from reachmesh.node.reach import Reach
 
@@ -147,6 +147,23 @@ def status(view: View, node: Annotated[str, typer.Argument(help="Node name or in
             view.output.json(shown)
         else:
             _print_status(view, shown)
+
+
+@command
+def config(view: View, node: Annotated[str, typer.Argument(help="Node name or instance id.")]) -> None:
+    """Show every setting of a node's instances, and where its value came from: argument, environment, file, default, reconfigure."""
+    with view.session() as session:
+        answers = session.ask(SETTINGS, session.named(node))
+        shown = {key: value for key, value in answers.items() if isinstance(value, list)}
+        if not shown:
+            raise _silent(node, list(answers.values()))
+        if view.output.as_json:
+            view.output.json([{"instance_id": key, "settings": value} for key, value in shown.items()])
+            return
+        for key, value in shown.items():
+            cells = [["" if each["value"] is None else _text(each["value"]), each["origin"]] for each in value]
+            names = [each["name"] for each in value]
+            view.output.table((key, "VALUE", "ORIGIN"), [[name, *rest] for name, rest in zip(names, cells, strict=True)])
 
 
 def _instance(peer: PeerInfo, answer: Any) -> dict[str, Any]:

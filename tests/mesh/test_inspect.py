@@ -262,3 +262,17 @@ def test_doctor_finds_a_frozen_node(world: World) -> None:
     assert not checks["answers"]["ok"] or not checks["greeting"]["ok"]
     assert checks["nodes"]["ok"]
     assert look(world, "doctor")["security"] == "OPEN"
+
+
+def test_config_shows_values_and_origins(world: World) -> None:
+    """Each setting of a node with where it came from; secrets are not shown."""
+    world.serve("calc", '{"half": len}', config={**FAST, "retries": 0}, env={"REACHMESH_DRAIN": "3"})
+    (instance,) = look(world, "config", "calc")
+    told = {each["name"]: (each["value"], each["origin"]) for each in instance["settings"]}
+    assert told["retries"] == (0, "argument")
+    assert told["drain"] == (3.0, "environment REACHMESH_DRAIN")
+    assert told["mesh"] == (world.mesh, "environment REACHMESH_MESH")
+    assert told["grace"] == (1.5, "default")
+    done = world.run("reachmesh-inspect", "config", "calc")
+    assert done.returncode == 0
+    assert "environment REACHMESH_DRAIN" in done.stdout
