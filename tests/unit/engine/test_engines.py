@@ -214,7 +214,7 @@ def test_nobody_offers_it_waits_for_the_grace_only() -> None:
     world.run(0.5)
     assert not early.ends
     one.find(other)
-    world.run(0.1)
+    world.run(0.6)
     assert early.kind is Kind.ANSWER
     hopeless = one.ask("ecko", 1)
     world.run(1.5)
