@@ -302,8 +302,11 @@ class Engine:
         self._touched = True
         self.caller.tick(now)
         self.callee.tick(now)
-        if now >= self._load_due and self._active:
-            self._report_load(now)
+        if now >= self._load_due:
+            if self._active:
+                self._report_load(now)
+            else:  # calls shorter than a look: not worth a tick each
+                self._load_due = now + LOAD_PERIOD
         if now >= self._next_link_check:
             self._next_link_check = now + _LINK_CHECK
             self._retire_links(now)

@@ -213,9 +213,9 @@ def test_a_thread_of_its_own_runs_one_at_a_time_in_order(executor: Executor) -> 
     eventually(lambda: not thread.is_alive())
 
 
-@pytest.mark.parametrize(("seconds", "runs"), [(0.03, 1), (0.002, 3)])
+@pytest.mark.parametrize(("seconds", "runs"), [(0.12, 1), (0.002, 3)])
 def test_a_slow_inline_handler_moves_to_the_pool(executor: Executor, caplog: pytest.LogCaptureFixture, seconds: float, runs: int) -> None:
-    """One run over 20 ms, or three over 1 ms, and an inline handler runs in the pool from then on, with one warning."""
+    """One run over 100 ms, or three over 1 ms, and an inline handler runs in the pool from then on, with one warning."""
 
     def slow() -> threading.Thread:
         time.sleep(seconds)
