@@ -122,7 +122,9 @@ def _running(call: IncomingCall, now: float) -> Execution:
     """A call that has not ended, as far as it has come."""
     status = "queued" if call.started is None else "running"
     caller = call.caller[1]
-    return Execution(False, call.capability, status, call.arrived, call.started, now, call.trace_id, call.span_id, call.depth, caller, 0)
+    return Execution(
+        False, call.capability, status, call.arrived, call.started, now, call.trace_id, call.span_id, call.depth, caller, 0, call.subtasks
+    )
 
 
 def _call(each: Execution, since: float) -> dict[str, Any]:
@@ -137,5 +139,6 @@ def _call(each: Execution, since: float) -> dict[str, Any]:
         "depth": each.depth,
         "caller": each.peer,
         "retry": bool(each.retries),
+        "subtasks_ms": {name: seconds * 1000 for name, seconds in list(each.subtasks.items())} if each.subtasks else {},
         "at": each.arrived + since,
     }

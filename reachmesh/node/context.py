@@ -77,6 +77,7 @@ class Context:
         self.correlation_id: str | None = extras.get("c")
         self.metadata: Mapping[str, Any] = extras.get("m") or {}
         self.subtasks: dict[str, float] = {}
+        call.subtasks = self.subtasks
         self.log: logging.LoggerAdapter[logging.Logger] = _TraceLogger(_log, {"trace_id": self.trace_id})
 
     @property

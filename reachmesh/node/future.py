@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
+import threading
+import time
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reachmesh.calls.flows import Batch
 from reachmesh.errors import BlockingCallInLoop, Cancelled, ReachError
@@ -53,18 +54,31 @@ class _Reply:
         return self._decoded
 
 
+_MAKING = threading.Lock()
+"""Held for the moment in which a future's condition is made, so that there is one."""
+
+
 class CallFuture(concurrent.futures.Future[Any]):
     """A `concurrent.futures.Future` that can also be awaited.
 
     `cancel()` reaches the handler; a cancelled future raises `Cancelled`, not `concurrent.futures.CancelledError`. Cancelling a
     task that awaits it cancels the call. Done-callbacks run in a thread of the node's, never in the engine's.
+
+    Most futures are awaited or waited for by the thread that turns the engine, and never need the condition that makes up most of the
+    cost of a standard one. So it is made when somebody first asks for it; whoever settles the future sets the state before it looks
+    whether there is one, and whoever waits makes it before looking at the state, so one of the two sees the other.
     """
 
     _convert: Callable[[Any], Any] | None = None
     """Makes what the user gets of the decoded answer."""
 
     def __init__(self, callbacks: Callbacks, trace_id: str) -> None:
-        super().__init__()
+        self._made: threading.Condition | None = None
+        self._state = "PENDING"
+        self._result: Any = None
+        self._exception: BaseException | None = None
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Callable[[CallFuture], object]] = []
         self._callbacks = callbacks
         self._wakers: list[Waker] = []
         self._nudged = False
@@ -74,6 +88,18 @@ class CallFuture(concurrent.futures.Future[Any]):
         self._feeder: Any = None
         self._driver: Driver | None = None
         self.trace_id = trace_id
+
+    if not TYPE_CHECKING:  # checkers see the plain attribute of the standard future
+
+        @property
+        def _condition(self) -> threading.Condition:
+            made = self._made
+            if made is None:
+                with _MAKING:
+                    made = self._made
+                    if made is None:
+                        made = self._made = threading.Condition()
+            return made
 
     @property
     def instance_id(self) -> str:
@@ -85,23 +111,50 @@ class CallFuture(concurrent.futures.Future[Any]):
 
     def answered(self, payload_format: int, batch: Batch) -> None:
         """The call ended well."""
-        with contextlib.suppress(concurrent.futures.InvalidStateError):
-            self.set_result(_Reply(payload_format, batch))
+        self._settle("FINISHED", _Reply(payload_format, batch), None)
 
     def succeeded(self, value: Any) -> None:
         """The call ended well, with this answer."""
-        with contextlib.suppress(concurrent.futures.InvalidStateError):
-            self.set_result(value)
+        self._settle("FINISHED", value, None)
 
     def failed(self, error: BaseException) -> None:
         """The call ended badly."""
-        with contextlib.suppress(concurrent.futures.InvalidStateError):
-            self.set_exception(error)
+        self._settle("FINISHED", None, error)
 
     def accepted(self) -> None:
         """A one-way call is on its way."""
-        with contextlib.suppress(concurrent.futures.InvalidStateError):
-            self.set_result(None)
+        self._settle("FINISHED", None, None)
+
+    def set_result(self, result: Any) -> None:
+        """As of a standard future."""
+        if not self._settle("FINISHED", result, None):
+            raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """As of a standard future."""
+        if not self._settle("FINISHED", None, exception):
+            raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
+
+    def _settle(self, state: str, result: Any, error: BaseException | None) -> bool:
+        """End it once; false for whoever comes second."""
+        mine = [state]
+        if self.__dict__.setdefault("_first", mine) is not mine:  # atomic: one of several threads gets its own list back
+            return False
+        self._result, self._exception = result, error
+        self._state = state
+        made = self._made
+        if made is not None:
+            with made:
+                for waiter in self._waiters:
+                    if state != "FINISHED":
+                        waiter.add_cancelled(self)
+                    elif error is not None:
+                        waiter.add_exception(self)
+                    else:
+                        waiter.add_result(self)
+                made.notify_all()
+        self._invoke_callbacks()
+        return True
 
     def received(self, batch: Batch) -> None:
         """Items for a call that wanted one answer: not ours, the server refuses such calls."""
@@ -120,32 +173,39 @@ class CallFuture(concurrent.futures.Future[Any]):
     def doze(self, timeout: float | None) -> None:
         """Sleep until the answer is here, a nudge, or `timeout` seconds are over."""
         with self._condition:
-            if not self._nudged and not self.done():
+            if not self._nudged and self._state == "PENDING":
                 self._condition.wait(timeout)
             self._nudged = False
+
+    def _invoke_callbacks(self) -> None:
+        if self._feeder is not None:
+            self._feeder.close()
+        if self._wakers:
+            wakers, self._wakers = self._wakers, []
+            for waker in wakers:
+                waker.wake()
+        if self._done_callbacks:
+            self._callbacks.put(super()._invoke_callbacks)  # type: ignore[misc]
+
+    # ---------------------------------------------------------------- for the user
 
     def done(self) -> bool:
         """Whether the call has ended. Takes no lock: the state is one reference, and only ever goes forward."""
         return self._state != "PENDING"
 
-    def _invoke_callbacks(self) -> None:
-        if self._feeder is not None:
-            self._feeder.close()
-        wakers, self._wakers = self._wakers, []
-        for waker in wakers:
-            waker.wake()
-        if self._done_callbacks:  # type: ignore[attr-defined]
-            self._callbacks.put(super()._invoke_callbacks)  # type: ignore[misc]
-
-    # ---------------------------------------------------------------- for the user
-
     def cancel(self) -> bool:
         """End the call; true unless it had ended before. The handler is told, wherever it runs."""
-        if not super().cancel():
-            return False
+        if not self._settle("CANCELLED_AND_NOTIFIED", None, None):
+            return self.cancelled()
+        self.tell_cancelled()
+        return True
+
+    def tell_cancelled(self) -> None:
+        """Have the engine end the call, here and on the serving side."""
         if self._on_cancel is not None:
             self._on_cancel()
-        return True
+        elif self._driver is not None and self._call is not None:
+            self._driver.post(self._driver.engine.caller.cancel, self._call)
 
     def result(self, timeout: float | None = None) -> Any:
         """The answer, waiting for it if need be.
@@ -158,22 +218,35 @@ class CallFuture(concurrent.futures.Future[Any]):
             TimeoutError: it has not ended yet.
             BlockingCallInLoop: on an event loop's thread, when it has not ended yet; await the future there.
         """
-        if not self.done():
-            _check_may_block(timeout)
-            if self._driver is not None and timeout != 0:
-                with blocking():
-                    self._driver.attend(self, timeout)
-                timeout = 0
-        try:
-            reply = super().result(timeout)
-        except concurrent.futures.CancelledError:
-            raise Cancelled("the call was cancelled", trace_id=self.trace_id) from None
-        except ReachError as error:
-            if self._fallback is _NO_FALLBACK:
-                raise
-            return self._fall_back(error)
+        if self._state == "PENDING" and not self._wait(timeout):
+            raise TimeoutError
+        if self._state != "FINISHED":
+            raise Cancelled("the call was cancelled", trace_id=self.trace_id)
+        error = self._exception
+        if error is not None:
+            if self._fallback is not _NO_FALLBACK and isinstance(error, ReachError):
+                return self._fall_back(error)
+            try:
+                raise error
+            finally:
+                del error  # no circle through the traceback
+        reply = self._result
         value = reply.value() if type(reply) is _Reply else reply
         return value if self._convert is None else self._convert(value)
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Block until it is done; false when `timeout` seconds were not enough."""
+        _check_may_block(timeout)
+        if timeout is not None and timeout <= 0:
+            return False
+        with blocking():
+            if self._driver is not None:
+                self._driver.attend(self, timeout)
+            else:
+                limit = None if timeout is None else time.monotonic() + timeout
+                while self._state == "PENDING" and (limit is None or time.monotonic() < limit):
+                    self.doze(None if limit is None else limit - time.monotonic())
+        return self._state != "PENDING"
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error the call ended with, or None; see `result`."""
@@ -194,10 +267,10 @@ class CallFuture(concurrent.futures.Future[Any]):
         return fallback(error) if callable(fallback) else fallback
 
     def __await__(self) -> Generator[Any, None, Any]:
-        if not self.done():
+        if self._state == "PENDING":
             waker = Waker()
             self._wakers.append(waker)
-            if not self.done():
+            if self._state == "PENDING":
                 try:
                     yield from waker.future
                 except asyncio.CancelledError:

@@ -37,6 +37,9 @@ _log = logging.getLogger("reachmesh")
 S = TypeVar("S", bound=Stream)
 
 _MSGPACK = 2
+_PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
+"""Types of most arguments, none of which is a stream."""
+
 _STREAMED = (range, KeysView, ValuesView, ItemsView, deque)
 """Iterables without a wire form of their own: given as an argument they can only be meant as a stream."""
 
@@ -241,7 +244,6 @@ class Reach:
         driver = future._driver = node._driver
         if (loop := asyncio._get_running_loop()) is not None:
             driver.watch_from(loop)
-        future._on_cancel = lambda: driver.post(driver.engine.caller.cancel, call)
         driver.post(driver.engine.caller.start, call)
         if source is not None:
             feeder = Feeder(driver, call, lambda error: _fail_input(future, error))
@@ -355,7 +357,9 @@ class Reach:
         """The call as the engine takes it, and the iterable to stream into it, if one was given."""
         options, node = self._options, self._node
         source = None
-        for value in (*args, *kwargs.values()):
+        for value in (*args, *kwargs.values()) if args else kwargs.values():
+            if type(value) in _PLAIN:
+                continue
             if hasattr(value, "__next__") or hasattr(value, "__aiter__") or isinstance(value, _STREAMED):
                 args, kwargs, source = _without_source(args, kwargs)
                 flags |= REQUEST_SENDS_STREAM
@@ -474,8 +478,7 @@ def _without_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
 def _fail_input(future: CallFuture, error: BaseException) -> None:
     """The user's iterable raised: the call ends with that, here and on the serving side."""
     future.failed(error)
-    if future._on_cancel is not None:
-        future._on_cancel()
+    future.tell_cancelled()
 
 
 def _cancel(future: CallFuture) -> None:
