@@ -507,7 +507,20 @@ class Callee:
         if call.silent:
             return
         started, trace, again = call.started, call.trace_id, 1 if call.flags & REQUEST_RETRY else 0
-        entry = (False, call.capability, call.status, call.arrived, started, now, trace, call.span_id, call.depth, call.caller[1], again)
+        entry = (
+            False,
+            call.capability,
+            call.status,
+            call.arrived,
+            started,
+            now,
+            trace,
+            call.span_id,
+            call.depth,
+            call.caller[1],
+            again,
+            call.subtasks,
+        )
         self._ended.append(entry)
         self.meter.add(None if started is None else now - started, call.failed, now)
 

@@ -32,6 +32,7 @@ from reachmesh.calls.flags import (
     STREAM_END,
 )
 from reachmesh.calls.flows import Batch, Buffer, Inflow, Outflow, packed
+from reachmesh.calls.incoming import NO_SUBTASKS
 from reachmesh.calls.latencies import Latencies
 from reachmesh.calls.outgoing import FLAT_BYTES, OutgoingCall
 from reachmesh.calls.ports import Delivery, Ended, Kind, Links
@@ -604,7 +605,20 @@ class Caller:
         self._deliveries.append(delivery)
         peer = "" if call.provider is None else call.provider.instance_id
         again = len(call.attempts) if status == "ok" else max(0, len(call.attempts) - 1)
-        entry = (True, call.request.capability, status, call.began, None, now, call.trace_id, call.span_id, call.depth, peer, again)
+        entry = (
+            True,
+            call.request.capability,
+            status,
+            call.began,
+            None,
+            now,
+            call.trace_id,
+            call.span_id,
+            call.depth,
+            peer,
+            again,
+            NO_SUBTASKS,
+        )
         self._ended.append(entry)
 
     @staticmethod

@@ -19,6 +19,10 @@ CALLS_PER_LINK = 65_536
 """Calls one link may have open here; one more is refused as overloaded."""
 
 
+NO_SUBTASKS: Mapping[str, float] = {}
+"""Shared by all calls that measure none."""
+
+
 class IncomingCall:
     """One served call. The engine alone changes it, but for `claim()` and what `handle` does with itself.
 
@@ -28,6 +32,7 @@ class IncomingCall:
         deadline: monotonic seconds, or None.
         handle: what the execution side hung here (opaque to the engine).
         run_key: the dedup key it runs or waits for; task: the task it runs (see `runs`); silent: it is not entered in the log.
+        subtasks: seconds of each part of the handler's work that it measures.
         cache_key: where its answer is to be kept, or None.
         delivered: whether it was handed to the execution side.
         permits: where it holds or waits for a permit (the callee's business), or None.
@@ -69,6 +74,7 @@ class IncomingCall:
         "span_id",
         "started",
         "status",
+        "subtasks",
         "task",
         "trace_id",
     )
@@ -106,6 +112,7 @@ class IncomingCall:
         self.task: Any = None
         self.cache_key: Any = None
         self.permits: Any = None
+        self.subtasks: Mapping[str, float] = NO_SUBTASKS
         self.early: list[Any] | None = None
         self.started: float | None = None
         self.reason = ""

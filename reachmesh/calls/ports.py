@@ -6,7 +6,7 @@ tuples, in order, in one list that the driver takes after the turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -30,9 +30,9 @@ class Kind(IntEnum):
 
 Delivery = tuple[Kind, Any, Any]
 
-Ended = tuple[bool, str, str, float, float | None, float, bytes, bytes, int, str, int]
+Ended = tuple[bool, str, str, float, float | None, float, bytes, bytes, int, str, int, Mapping[str, float]]
 """A call that has ended, for whoever keeps count: made here (else served), capability, status ("ok", "sent" or an error's code),
-arrived, started, ended, trace id, span id, depth, instance id of the other side, retries."""
+arrived, started, ended, trace id, span id, depth, instance id of the other side, retries, seconds of each sub-task."""
 
 
 class Flowing(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -22,6 +22,7 @@ class CallAnswer(TypedDict):
     depth: int
     caller: str
     retry: bool
+    subtasks_ms: NotRequired[dict[str, float]]
     at: float
 
 

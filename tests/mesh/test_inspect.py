@@ -276,3 +276,14 @@ def test_config_shows_values_and_origins(world: World) -> None:
     done = world.run("reachmesh-inspect", "config", "calc")
     assert done.returncode == 0
     assert "environment REACHMESH_DRAIN" in done.stdout
+
+
+def test_sub_tasks_are_counted_with_their_call(world: World) -> None:
+    """Parts of a handler's work measured by `ctx.subtask` show in the record of its call, here and over the mesh."""
+    body = "def work(ctx: Context) -> None:\n    with ctx.subtask('rest'):\n        time.sleep(0.05)\n    with ctx.subtask('rest'):\n        time.sleep(0.05)\n"
+    world.serve("calc", '{"work": work}', body, config=FAST)
+    app = world.node("app", config=FAST)
+    app.wait_for("work", timeout=10)
+    app.reach("work").call()
+    (call,) = look(world, "status", "calc")["calls"]
+    assert 100 <= call["subtasks_ms"]["rest"] <= call["duration_ms"] + 1
