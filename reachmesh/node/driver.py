@@ -32,6 +32,12 @@ that its user blocks hold up others for longer."""
 STANDBY_QUIET = 0.05
 """The same while no message has come for a second."""
 
+QUIET = 0.001
+"""Seconds of silence after which an item of a stream leaves at once; one that follows sooner may share a frame with the next ones."""
+
+SOON_MANY = 32
+"""Posts of `post_soon` that wait for each other at most."""
+
 INLINE_PATIENCE = 0.25
 """Seconds an inline handler may hold up the background thread before another takes its place."""
 
@@ -130,6 +136,25 @@ class Driver:
             watch.turn_soon()
         else:
             self._drain()
+
+    def post_soon(self, action: Callable[..., None], *args: Any) -> None:
+        """As `post`, for what comes in quick succession: it leaves with the next turn, which comes by itself or after `SOON_MANY` posts.
+
+        Whoever has the watch is woken for it once, so nothing waits for what may never be posted.
+        """
+        turns = self._turns
+        turns.inbox.append((action, args))
+        if getattr(self._mine, "turning", False):
+            return
+        if len(turns.inbox) >= SOON_MANY:
+            self._drain()
+        elif not turns.called:
+            turns.called = True
+            self._transport.wake()
+
+    def flush(self) -> None:
+        """Have what was posted taken now."""
+        self._drain_if_any()
 
     def ask(self, question: Callable[[float], T]) -> T:
         """Read something of the engine between two turns: `question(now)`."""

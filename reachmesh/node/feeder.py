@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any
 
 from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.errors import BlockingCallInLoop, Cancelled, PayloadError
 from reachmesh.execution.pool import blocking
-from reachmesh.node.driver import Driver
+from reachmesh.node.driver import QUIET, Driver
 from reachmesh.node.wakers import Waker
 from reachmesh.wire.values import dump
 
@@ -24,6 +25,7 @@ class Feeder:
     def __init__(self, driver: Driver, call: OutgoingCall, failed: Callable[[BaseException], None]) -> None:
         self._driver, self._call, self._failed = driver, call, failed
         self._items = self._bytes = 0
+        self._sent_at = 0.0
         self._ended = False
         self._closed = False
         self._lock = threading.Lock()
@@ -65,6 +67,7 @@ class Feeder:
         if not self.over and not self._has_credit():
             if asyncio._get_running_loop() is not None:
                 raise BlockingCallInLoop("waiting for credit would block this thread's event loop", hint="await asend() instead")
+            self._driver.flush()
             with blocking(), self._lock:
                 while not self.over and not self._has_credit():
                     self._room.wait()
@@ -78,6 +81,7 @@ class Feeder:
                 if self._has_credit():
                     break
                 waker = self._waker = Waker()
+            self._driver.flush()
             await waker.future
         self._put(segments)
 
@@ -86,7 +90,10 @@ class Feeder:
             raise Cancelled("the call is over; nothing more can be sent", executed="yes")
         self._items += 1
         self._bytes += sum(map(len, segments))
-        self._driver.post(self._driver.engine.caller.put_item, self._call, segments)
+        now = time.monotonic()
+        post = self._driver.post if now - self._sent_at > QUIET else self._driver.post_soon
+        self._sent_at = now
+        post(self._driver.engine.caller.put_item, self._call, segments)
 
     def end(self) -> None:
         """Nothing more will be sent. Safe to call twice."""

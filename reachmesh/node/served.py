@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reachmesh.calls.flags import REQUEST_SENDS_STREAM, REQUEST_WANTS_STREAM
 from reachmesh.calls.incoming import IncomingCall
@@ -30,13 +30,11 @@ from reachmesh.execution.handler import Handler
 from reachmesh.execution.pool import blocking
 from reachmesh.node.capability import Served
 from reachmesh.node.context import Context
+from reachmesh.node.driver import QUIET, Driver
 from reachmesh.node.inputs import Input
 from reachmesh.node.middleware import Exchange, Middleware, Passage
 from reachmesh.node.wakers import Waker
 from reachmesh.wire.values import dump_body, load_arguments
-
-if TYPE_CHECKING:
-    from reachmesh.node.driver import Driver
 
 _log = logging.getLogger("reachmesh.handler")
 
@@ -52,6 +50,7 @@ class ServedCall:
 
     __slots__ = (
         "_driver",
+        "_emitted_at",
         "_executor",
         "_input",
         "_passage",
@@ -78,6 +77,7 @@ class ServedCall:
         if call.flags & REQUEST_SENDS_STREAM:
             self._input = Input(lambda items, size: driver.post(driver.engine.callee.consumed, call, items, size), self.handler.item)
         self._produced_items = self._produced_bytes = 0
+        self._emitted_at = 0.0
         self._room: threading.Event | None = None
         self._waker: Waker | None = None
         self._refused: PayloadError | None = None
@@ -252,7 +252,10 @@ class ServedCall:
             return False
         self._produced_items += 1
         self._produced_bytes += len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
-        driver.post(driver.engine.callee.put_item, call, segments)
+        now = time.monotonic()
+        post = driver.post if now - self._emitted_at > QUIET else driver.post_soon
+        self._emitted_at = now
+        post(driver.engine.callee.put_item, call, segments)
         return self._has_credit()
 
     def _has_credit(self) -> bool:
@@ -261,6 +264,7 @@ class ServedCall:
 
     def wait_room(self) -> bool:
         """Wait for credit in the handler's thread; false when the stream is over."""
+        self._driver.flush()
         event = self._room
         if event is None:
             event = self._room = threading.Event()
@@ -279,6 +283,7 @@ class ServedCall:
         return self._wait_room()
 
     async def _wait_room(self) -> bool:
+        self._driver.flush()
         while not self.call.closed and self._refused is None:
             waker = self._waker = Waker()
             if self._has_credit():

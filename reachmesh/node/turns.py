@@ -50,6 +50,7 @@ class Turns:
     Attributes:
         due: monotonic second at which the engine wants its next turn.
         read_at: when something was read last.
+        called: whether a turn was asked for that has not come yet.
         inline: jobs to be run in place once the seat is free.
     """
 
@@ -73,6 +74,7 @@ class Turns:
         self.ended = threading.Event()
         self.due = 0.0
         self.read_at = 0.0
+        self.called = False
         self._note_at = 0.0
         self._messages: deque[Any] = deque()
 
@@ -178,6 +180,7 @@ class Turns:
                 engine.handle_closed(key, reason, now)
 
     def _take_inbox(self, now: float) -> None:
+        self.called = False
         inbox = self.inbox
         for _ in range(len(inbox)):
             action, args = inbox.popleft()
