@@ -481,32 +481,30 @@ class Caller:
             call.watched += 1
 
     def _try_over(self, call: OutgoingCall, now: float) -> None:
-        """A try took its share of the call's time: another instance gets the rest, if there is one and the throttle allows; else it goes on.
+        """A try took its share of the call's time: another instance is asked too, if there is one, and what comes first is taken.
 
-        There is no back-off: the time for that was spent waiting.
+        The first request goes on, for a handler that needs more than its share would otherwise never be waited for. There is no
+        back-off: the time for that was spent waiting.
         """
-        if call.hedge is not None or call.answer_flags is not None or self._is_below_retry(call):
-            return
-        tried = (*call.tried, call.boot)
-        if isinstance(self._router.pick(call.request, now, exclude=tried), NoPick) or not self._throttle.allow(now):
-            return
-        error = DeadlineExceeded(f"{self._who(call)} did not answer within the time of one try", executed="maybe")
-        self._send_cancel(call)
-        self._end_attempt(call, Outcome.TIMEOUT, error, now)
-        call.retries -= 1
-        call.error, call.tried = error, tried
-        self._route(call, now)
+        if call.hedge is None and not self._is_below_retry(call) and self._ask_another(call, now):
+            call.retries -= 1
+            call.overdue = True
 
     def _hedge(self, call: OutgoingCall, now: float) -> None:
-        """Nearly all calls are answered by now: ask a second instance too, and take what comes first."""
+        """Nearly all calls are answered by now: ask a second instance too."""
+        self._ask_another(call, now)
+
+    def _ask_another(self, call: OutgoingCall, now: float) -> bool:
+        """Send the request to a second instance as well, where there is one and the throttle allows."""
         tried = (*call.tried, call.boot)
         if call.answer_flags is not None or isinstance(self._router.pick(call.request, now, exclude=tried), NoPick):
-            return
+            return False
         if not self._throttle.allow(now):
-            return
+            return False
         twin = call.hedge = call.twin()
         twin.hedge_of, twin.tried, twin.began = call, tried, now
         self._route(twin, now)
+        return True
 
     def _end_hedge(self, twin: OutgoingCall, delivery: Delivery, now: float) -> None:
         """The second request ended: its answer is the call's; its failure matters only when the first has failed too."""
@@ -518,11 +516,17 @@ class Caller:
             return
         if delivery[0] is Kind.ANSWER:
             self._send_cancel(call)
-            self._end_attempt(call, Outcome.IGNORED, None, now)
+            self._end_attempt(call, Outcome.TIMEOUT if call.overdue else Outcome.IGNORED, self._late(call), now)
             call.provider = twin.provider
             self._settle(call, (Kind.ANSWER, call.handle, delivery[2]), "ok", now)
         elif not call.attempting:
             self._settle_error(call, call.error or delivery[2], now)
+
+    def _late(self, call: OutgoingCall) -> ReachError | None:
+        """The error of a try that another one overtook."""
+        if not call.overdue:
+            return None
+        return DeadlineExceeded(f"{self._who(call)} did not answer within the time of one try", executed="maybe")
 
     @staticmethod
     def _is_below_retry(call: OutgoingCall) -> bool:

@@ -28,6 +28,7 @@ class OutgoingCall:
         parent: the `IncomingCall` in whose handler the call was made, or None.
         prefer: boot that a strategy of the user's own chose for the first attempt, or None.
         hedge, hedge_of: the second request that races this one, and back; see `Caller`.
+        overdue: the try took more than its share of the time, and another instance was asked for that.
         watched: timers that belong to the current attempt.
         attempts: one mapping per finished attempt, oldest first.
     """
@@ -55,6 +56,7 @@ class OutgoingCall:
         "key",
         "metas",
         "outflow",
+        "overdue",
         "parent",
         "payload_format",
         "prefer",
@@ -109,6 +111,7 @@ class OutgoingCall:
         self.hedge: OutgoingCall | None = None
         self.hedge_of: OutgoingCall | None = None
         self.watched = 0
+        self.overdue = False
         self.tried: tuple[bytes, ...] = ()
         self.attempts: list[dict[str, Any]] = []
 
