@@ -70,6 +70,7 @@ class Driver:
         self._watched_at = 0.0
         self._background_watches = False
         self._parked: deque[Waiting] = deque()
+        self._attending: Waiting | None = None
         self._loop: LoopWatch | None = None
         self._loop_lock = threading.Lock()
         self._loops_refuse = False
@@ -184,7 +185,15 @@ class Driver:
                     turns.run_inline()
         finally:
             self._mine.turning = False
-        if (turns.restless or turns.due < self._sleeping_until) and not turns.ended.is_set():
+        if turns.restless or turns.due < self._sleeping_until:
+            self._transport.wake()
+        else:
+            self._wake_watcher()
+
+    def _wake_watcher(self) -> None:
+        """After a turn of another thread: what the watcher waits for may have come in it, and its sockets will not tell."""
+        attending = self._attending
+        if attending is not None and attending.done():
             self._transport.wake()
 
     # ---------------------------------------------------------------- blocked callers
@@ -219,6 +228,7 @@ class Driver:
         """Turn with the watch held until the answer is here; then give the watch to whoever else waits."""
         mine = self._mine
         was_turning, mine.turning = getattr(mine, "turning", False), True
+        self._attending = waiting
         try:
             while not waiting.done() and not self._turns.ended.is_set():
                 now = time.monotonic()
@@ -228,6 +238,7 @@ class Driver:
                 self._watch_once(now, limit)
         finally:
             mine.turning = was_turning
+            self._attending = None
             self._watched_at = time.monotonic()
             self._watch.release()
             self._hand_over()
@@ -339,6 +350,7 @@ class Driver:
         if ready or now >= turns.due or turns.inbox or turns.inline:
             turns.turn(ready)
             self._run_inline()
+            self._wake_watcher()
 
     def _watch_once(self, now: float, limit: float | None) -> None:
         """With the watch held: sleep until something is to be done, and do it."""

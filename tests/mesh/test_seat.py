@@ -47,9 +47,10 @@ def pair() -> Iterator[tuple[ReachNode, ReachNode]]:
         capability("around", handler=around),
     ]
     mesh = f"seat-{random.getrandbits(40):x}"
+    slow = {"heartbeat_period": 60}  # no timer of the engine's may make up for a wake-up that was missed
     with (
-        ReachNode("server", caps=caps, mesh=mesh, interfaces=["127.0.0.1"]) as server,
-        ReachNode("client", caps={"double": double}, mesh=mesh, interfaces=["127.0.0.1"]) as client,
+        ReachNode("server", caps=caps, mesh=mesh, interfaces=["127.0.0.1"], config=slow) as server,
+        ReachNode("client", caps={"double": double}, mesh=mesh, interfaces=["127.0.0.1"], config=slow) as client,
     ):
         NODES.update(server=server, client=client)
         client.wait_for("around", timeout=15)
