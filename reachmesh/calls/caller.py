@@ -246,7 +246,8 @@ class Caller:
             if call.outflow is not None and len(frame.body) == CREDIT.size:
                 call.outflow.grant(*CREDIT.unpack(frame.body))
                 self._links.flow(call)
-                self._deliveries.append((Kind.ROOM, call.handle, None))
+                if call.handle is not None:  # a second request has nobody who writes more
+                    self._deliveries.append((Kind.ROOM, call.handle, None))
             return
         if call.inflow is None:
             self.strays += 1

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from reachmesh.calls.flags import REQUEST, REQUEST_RETRY, STREAM_CANCEL
+from reachmesh.calls.caller import CREDIT
+from reachmesh.calls.flags import REQUEST, REQUEST_RETRY, STREAM, STREAM_CANCEL, STREAM_CREDIT, STREAM_TO_CALLER
 from reachmesh.calls.latencies import Latencies
 from reachmesh.calls.ports import Kind
 from reachmesh.errors import DeadlineExceeded, RemoteError
 from reachmesh.resilience.deadline import TimeoutConfig
 from reachmesh.resilience.hedge import HedgeConfig
-from tests.unit.calls.fake_links import answer, refusal
+from tests.unit.calls.fake_links import answer, frame, refusal
 from tests.unit.calls.test_caller import Side
 
 
@@ -25,7 +26,7 @@ def known(side: Side, seconds: float = 0.1) -> None:
 
 def requests(side: Side) -> list[tuple[int, int, int]]:
     """Link, call id and flags of the requests sent since the last look."""
-    return [(key, frame.call_id, frame.flags) for key, frame in side.links.take() if frame.frame_type == REQUEST]
+    return [(key, sent.call_id, sent.flags) for key, sent in side.links.take() if sent.frame_type == REQUEST]
 
 
 @pytest.mark.parametrize("winner", [0, 1])
@@ -43,7 +44,7 @@ def test_a_try_gets_its_share_of_the_time_and_another_instance_is_asked_then(win
     assert flags == REQUEST_RETRY
     won, lost = [(first, call_id), (second, other_id)][:: 1 - 2 * winner]
     side.caller.handle_response(won[0], answer(won[1]), due)
-    assert [(key, frame.call_id, frame.flags) for key, frame in side.links.take()] == [(*lost, STREAM_CANCEL)]
+    assert [(key, sent.call_id, sent.flags) for key, sent in side.links.take()] == [(*lost, STREAM_CANCEL)]
     assert [each[0] for each in side.deliveries] == [Kind.ANSWER]
     assert [each["error"] for each in call.attempts] == ["deadline_exceeded"] * winner
     assert call.retries == 0
@@ -63,12 +64,12 @@ def test_a_try_goes_on_where_a_second_one_cannot_be(instances: str, idempotent: 
     assert [each[0] for each in side.deliveries] == [Kind.ANSWER]
 
 
-def hedging(*, deadline: float | None = 10.0) -> tuple[Side, Any, int, int]:
+def hedging(*, deadline: float | None = 10.0, body: bytes = b"\x92\x90\x80") -> tuple[Side, Any, int, int]:
     """A call whose hedge is due and sent: the side, the call, and the ids of its two requests."""
     side = Side("a", "b", idempotent=True)
     side.caller.hedging = HedgeConfig(enabled=True)
     known(side)
-    call = side.start(deadline=deadline)
+    call = side.start(deadline=deadline, body=body)
     ((_, first, _),) = requests(side)
     side.caller.tick(side.caller.next_timeout())
     ((_, second, flags),) = requests(side)
@@ -88,7 +89,7 @@ def test_the_first_answer_of_two_wins_and_the_other_is_cancelled(winner: int) ->
     won, lost = ids[winner], ids[1 - winner]
     loser = link_of(side, lost)
     side.caller.handle_response(link_of(side, won), answer(won, b"\x01"), 1.0)
-    assert [(key, frame.call_id, frame.flags) for key, frame in side.links.take()] == [(loser, lost, STREAM_CANCEL)]
+    assert [(key, sent.call_id, sent.flags) for key, sent in side.links.take()] == [(loser, lost, STREAM_CANCEL)]
     side.caller.handle_response(loser, answer(lost, b"\x02"), 1.0)
     ((kind, handle, (_, batch)),) = side.deliveries
     assert (kind, handle, bytes(batch.segments[0])) == (Kind.ANSWER, "h", b"\x01")
@@ -116,7 +117,7 @@ def test_the_deadline_ends_both() -> None:
     side, _, *ids = hedging(deadline=2.0)
     keys = {link_of(side, each) for each in ids}
     side.caller.tick(2.0)
-    assert {key for key, frame in side.links.take() if frame.flags == STREAM_CANCEL} == keys
+    assert {key for key, sent in side.links.take() if sent.flags == STREAM_CANCEL} == keys
     ((kind, _, error),) = side.deliveries
     assert kind is Kind.FAILED
     assert isinstance(error, DeadlineExceeded)
@@ -136,3 +137,13 @@ def test_the_default_timeout_follows_what_is_measured() -> None:
     assert latencies.timeouts["slow"] == pytest.approx(3.0, rel=0.05)
     latencies.forget_stale(400.0)
     assert latencies.timeouts == {}
+
+
+def test_credit_for_the_second_request_is_nobodys_business() -> None:
+    """A large body that flows to the second instance wakes no writer: nothing but the answer is delivered."""
+    side, _, first, second = hedging(body=b"\xc6" + bytes(300_000))
+    side.links.pump()
+    side.caller.handle_stream(link_of(side, second), frame(STREAM, STREAM_CREDIT | STREAM_TO_CALLER, second, CREDIT.pack(1, 65536)), 1.0)
+    assert side.deliveries == []
+    side.caller.handle_response(link_of(side, first), answer(first), 1.0)
+    assert [each[0] for each in side.deliveries] == [Kind.ANSWER]
