@@ -235,8 +235,9 @@ def figures_for(size: int, options: argparse.Namespace, config: MembershipConfig
     for name, part in parts.items():
         if name in only:
             began = time.monotonic()
-            figures |= part()
-            print(f"  {size} nodes, {name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            found = part()
+            figures |= found
+            print(f"  {size} nodes, {name}: {found} after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     figures["memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return figures
 
@@ -259,7 +260,7 @@ def main() -> None:
         return
     rows = list(dict.fromkeys(key for column in columns for key in column))
     for row in rows:
-        print(f"| {row:28} |" + "".join(f" {column.get(row, '')!s:>10} |" for column in columns))
+        print(f"| {row:32} |" + "".join(f" {column.get(row, '')!s:>10} |" for column in columns))
 
 
 if __name__ == "__main__":
