@@ -32,7 +32,7 @@ from reachmesh.calls.flags import (
     STREAM_TO_CALLER,
 )
 from reachmesh.calls.flows import Batch, Buffer, Inflow, Outflow, packed
-from reachmesh.calls.incoming import Incoming, IncomingCall
+from reachmesh.calls.incoming import TAKEN, Incoming, IncomingCall
 from reachmesh.calls.meter import Meter
 from reachmesh.calls.outgoing import FLAT_BYTES
 from reachmesh.calls.ports import Delivery, Ended, Kind, Links
@@ -499,7 +499,8 @@ class Callee:
     def _close(self, call: IncomingCall, reason: str, now: float) -> None:
         if not self._calls.close(call, reason):
             return
-        self._give_up(call, now)
+        if self._give_up(call, now) and call.body is not None:
+            call.body = TAKEN
         if call.run_key is not None and call.key != NOWHERE and (run := self.runs.leave(call)) is not None:
             self._abandon(run, reason or "nobody waits for it", now)
         if call.deadline is not None:

@@ -198,6 +198,12 @@ class Caller:
         self._send_cancel(call)
         self._settle_error(call, Cancelled(reason, executed="maybe" if sent else "no"), now)
 
+    def break_off(self, call: OutgoingCall, error: ReachError, now: float) -> None:
+        """End a call whose making failed half-way on this side."""
+        if not call.closed:
+            call.retries = 0
+            self._settle_error(call, error, now)
+
     def put_item(self, call: OutgoingCall, segments: list[Buffer], now: float) -> None:
         """Queue one item of the stream that the caller sends."""
         if call.closed or call.outflow is None:
@@ -596,6 +602,7 @@ class Caller:
 
     def _settle(self, call: OutgoingCall, delivery: Delivery, status: str, now: float) -> None:
         call.closed = True
+        call.body = []  # a timer may hold on to the call until its deadline
         if call.timed:
             self._timers.forget()
         if call.parent is not None:

@@ -19,6 +19,9 @@ CALLS_PER_LINK = 65_536
 """Calls one link may have open here; one more is refused as overloaded."""
 
 
+TAKEN = Batch([], 0)
+"""In place of arguments that were taken or are no longer wanted: a timer may hold on to a call until its deadline."""
+
 NO_SUBTASKS: Mapping[str, float] = {}
 """Shared by all calls that measure none."""
 

@@ -18,12 +18,13 @@ from reachmesh.calls.caller import Caller
 from reachmesh.calls.flags import CONTROL, REQUEST, RESPONSE, STREAM, STREAM_TO_CALLER
 from reachmesh.calls.flows import Buffer
 from reachmesh.calls.incoming import IncomingCall
+from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.calls.ports import Delivery, Ended
 from reachmesh.engine.access import AccessRules
 from reachmesh.engine.link import LinkNote
 from reachmesh.engine.links import INSECURE, SELF, LinkTable
 from reachmesh.engine.providers import RESERVED, hidden_provider, providers_of
-from reachmesh.errors import Overloaded, ReachError
+from reachmesh.errors import Overloaded, ProtocolError, ReachError
 from reachmesh.membership.config import MembershipConfig
 from reachmesh.membership.machine import DialOutcome, Membership
 from reachmesh.membership.outbox import MemberEvent
@@ -286,6 +287,12 @@ class Engine:
         self._touched = True
         self._take_membership(now)
         self.links.say_goodbye("left")
+
+    def give_up(self, args: Sequence[object], now: float) -> None:
+        """Something of ours failed while it did what these are the arguments of: a call among them ends here and now."""
+        for each in args:
+            if isinstance(each, OutgoingCall):
+                self.caller.break_off(each, ProtocolError("reachmesh failed while it made this call; see its log", executed="maybe"), now)
 
     # ---------------------------------------------------------------- time
 

@@ -237,8 +237,10 @@ class CallFuture(concurrent.futures.Future[Any]):
     def _wait(self, timeout: float | None) -> bool:
         """Block until it is done; false when `timeout` seconds were not enough."""
         _check_may_block(timeout)
-        if timeout is not None and timeout <= 0:
+        if timeout is not None and not timeout > 0:
             return False
+        if timeout is not None and timeout > threading.TIMEOUT_MAX:
+            timeout = None
         with blocking():
             if self._driver is not None:
                 self._driver.attend(self, timeout)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 from reachmesh.calls.flows import Batch
-from reachmesh.errors import ReachError
+from reachmesh.errors import ReachError, UsageError
 from reachmesh.execution.pool import blocking
 from reachmesh.node.wakers import Waker
 from reachmesh.wire.values import load
@@ -39,6 +39,7 @@ class Input:
         self._ended = False
         self._error: BaseException | None = None
         self._waker: Waker | None = None
+        self._waiting = False
 
     @classmethod
     def of(cls, items: Iterable[Any], convert: Callable[[Any], Any] | None) -> Input:
@@ -96,11 +97,16 @@ class Input:
         with blocking():
             while True:
                 with self._lock:
+                    self._check_alone()
                     while not self._batches and not self._ended:
                         left = None if limit is None else limit - time.monotonic()
                         if left is not None and left <= 0:
                             raise TimeoutError
-                        self._filled.wait(left)
+                        self._waiting = True
+                        try:
+                            self._filled.wait(left)
+                        finally:
+                            self._waiting = False
                 item = self._take_ready()
                 if item is not _END:
                     return item
@@ -118,6 +124,7 @@ class Input:
             waker: Waker | None = None
             with self._lock:
                 if not self._batches and not self._ended:
+                    self._check_alone()
                     waker = self._waker = Waker()
             if waker is not None:
                 if limit is None:
@@ -131,6 +138,11 @@ class Input:
                 if self._error is None:
                     raise StopAsyncIteration
                 raise self._error
+
+    def _check_alone(self) -> None:
+        """With the lock held: a stream has one reader, and a second one waiting beside it would take its wake-ups."""
+        if self._waiting or (self._waker is not None and not self._waker.future.done()):
+            raise UsageError("somebody else is reading this stream", hint="read it in one place and hand the items on")
 
     def _take_ready(self) -> Any:
         """An item that is here, or _END."""

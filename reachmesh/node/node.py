@@ -38,7 +38,7 @@ from reachmesh.node.middleware import Middleware, as_middleware
 from reachmesh.node.origins import OPTIONS, Origins, Setting
 from reachmesh.node.peers import Event, PeerInfo, event_of, own_peer, peer_of
 from reachmesh.node.processes import process_domain
-from reachmesh.node.reach import UNSET, Options, Reach
+from reachmesh.node.reach import FOR_EVER, UNSET, Options, Reach
 from reachmesh.node.reconfigure import reconfigure
 from reachmesh.node.served import CURRENT, ServedCall
 from reachmesh.node.serving import serve_here, serve_on_loop
@@ -690,6 +690,7 @@ class ReachNode:
             BlockingCallInLoop: on an event loop's thread; use `wait_for_async`.
         """
         self._check_may_block("wait_for()", "wait_for_async()")
+        timeout = _wait_limit(timeout)
         limit = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while True:
@@ -704,6 +705,7 @@ class ReachNode:
 
     async def wait_for_async(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
         """The twin of `wait_for` for event loops."""
+        timeout = _wait_limit(timeout)
         loop = asyncio.get_running_loop()
         limit = None if timeout is None else loop.time() + timeout
         event = asyncio.Event()
@@ -836,6 +838,15 @@ class ReachNode:
         if call.task is not None:
             job.reply = partial(deliver_reply, self, call)
         return job
+
+
+def _wait_limit(timeout: float | None) -> float | None:
+    """A limit of waiting in seconds; None for none."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise UsageError(f"timeout must be a number of seconds from 0, not {timeout!r}")
+    return None if timeout > FOR_EVER else float(timeout)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:

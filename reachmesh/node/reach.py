@@ -25,6 +25,7 @@ from reachmesh.node.served import CURRENT
 from reachmesh.node.stream import Channel, Stream, StreamHandle
 from reachmesh.routing import RouteRequest, check_strategy, check_version, choose
 from reachmesh.routing.strategies import refused
+from reachmesh.wire.frames import encode_request_meta
 from reachmesh.wire.limits import LIMITS
 from reachmesh.wire.values import dump_arguments
 
@@ -37,6 +38,9 @@ _log = logging.getLogger("reachmesh")
 S = TypeVar("S", bound=Stream)
 
 _MSGPACK = 2
+FOR_EVER = 1e9
+"""Seconds from which on a limit is none (thirty years; `float("inf")` included)."""
+
 _PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
 """Types of most arguments, none of which is a stream."""
 
@@ -124,11 +128,13 @@ class Reach:
     handler's iterator parameter.
     """
 
-    __slots__ = ("_asks", "_metas", "_node", "_options", "_request", "capability")
+    __slots__ = ("_asks", "_extras", "_metas", "_node", "_options", "_request", "capability")
 
     def __init__(self, node: ReachNode, capability: str, options: Options, *, target: bytes | None = None) -> None:
         options.check()
         self.capability = capability
+        self._extras = _extras(options)
+        encode_request_meta(bytes(8), capability, self._extras)  # what cannot travel is refused here, not in the engine
         self._node = node
         self._options = options
         self._asks = options.strategy is not None and not isinstance(options.strategy, str)
@@ -262,18 +268,25 @@ class Reach:
         if self._node._middlewares:
             return self._open_through(handle, Stream, args, kwargs, REQUEST_WANTS_STREAM)
         call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM)
-        stream = Stream(handle, self._options.idle_timeout, self._fallback())
+        stream = Stream(handle, self._idle_timeout(), self._fallback())
         self._open(handle, call, source)
         return stream
 
     def channel(self, *args: Any, **kwargs: Any) -> Channel:
-        """Start a call whose handler takes a stream and yields one: `send` and `end`, iterate the answers."""
+        """Start a call whose handler takes a stream and yields one: `send` and `end`, iterate the answers.
+
+        Raises:
+            UsageError: an argument is a stream itself; give it to `stream()`.
+            PayloadError: an argument cannot travel; nothing was sent.
+        """
+        if any(_is_stream(value) for value in (*args, *kwargs.values())):
+            raise UsageError("what a channel sends is given to send()", hint="use stream() to stream an iterable in")
         handle = StreamHandle(self._node._require())
         self._check_answerable()
         if self._node._middlewares:
             return self._open_through(handle, Channel, args, kwargs, REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM)
         call, source = self._make(handle, args, kwargs, REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM)
-        channel = Channel(handle, self._options.idle_timeout, self._fallback())
+        channel = Channel(handle, self._idle_timeout(), self._fallback())
         self._open(handle, call, source)
         return channel
 
@@ -341,6 +354,10 @@ class Reach:
             return None
         return fallback if callable(fallback) else lambda error: fallback
 
+    def _idle_timeout(self) -> float | None:
+        limit = self._options.idle_timeout
+        return None if limit is None or limit > FOR_EVER else limit
+
     def _open(self, handle: StreamHandle, call: OutgoingCall, source: Any) -> None:
         driver = self._node._require()
         handle.call = call
@@ -360,7 +377,7 @@ class Reach:
         for value in (*args, *kwargs.values()) if args else kwargs.values():
             if type(value) in _PLAIN:
                 continue
-            if hasattr(value, "__next__") or hasattr(value, "__aiter__") or isinstance(value, _STREAMED):
+            if _is_stream(value):
                 args, kwargs, source = _without_source(args, kwargs)
                 flags |= REQUEST_SENDS_STREAM
                 break
@@ -376,7 +393,7 @@ class Reach:
         timeout = options.timeout
         if timeout is None and not flags & REQUEST_WANTS_STREAM:
             timeout = node._timeout_for(self.capability)
-        deadline = None if timeout is None else now + timeout
+        deadline = None if timeout is None or timeout > FOR_EVER else now + timeout
         if source_call is None:
             trace = bytes.fromhex(options.trace_id) if options.trace_id else node._random_bytes(16)
             priority, depth = 100, 0
@@ -394,7 +411,7 @@ class Reach:
             body=body,
             payload_format=_MSGPACK,
             flags=flags,
-            extras=self._extras(),
+            extras=self._extras,
             metas=self._metas,
             deadline=deadline,
             depth=depth,
@@ -440,22 +457,27 @@ class Reach:
         driver = self._node._driver
         driver.post(driver.engine.caller.start, copy)
 
-    def _extras(self) -> dict[str, Any] | None:
-        options = self._options
-        extras: dict[str, Any] = {}
-        if options.session is not None:
-            extras["s"] = options.session
-        if options.dedup_key is not None:
-            extras["d"] = options.dedup_key
-        if options.reply_to is not None:
-            extras["r"] = options.reply_to
-        if options.correlation_id is not None:
-            extras["c"] = options.correlation_id
-        if options.metadata:
-            extras["m"] = dict(options.metadata)
-        if isinstance(options.version, str):
-            extras["v"] = options.version
-        return extras or None
+
+def _extras(options: Options) -> dict[str, Any] | None:
+    """The rarer things of a request's header, or None."""
+    extras: dict[str, Any] = {}
+    if options.session is not None:
+        extras["s"] = options.session
+    if options.dedup_key is not None:
+        extras["d"] = options.dedup_key
+    if options.reply_to is not None:
+        extras["r"] = options.reply_to
+    if options.correlation_id is not None:
+        extras["c"] = options.correlation_id
+    if options.metadata:
+        extras["m"] = dict(options.metadata)
+    if isinstance(options.version, str):
+        extras["v"] = options.version
+    return extras or None
+
+
+def _is_stream(value: Any) -> bool:
+    return hasattr(value, "__next__") or hasattr(value, "__aiter__") or isinstance(value, _STREAMED)
 
 
 def _without_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
@@ -463,7 +485,7 @@ def _without_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
     found: list[Any] = []
 
     def keep(value: Any) -> Any:
-        if hasattr(value, "__next__") or hasattr(value, "__aiter__") or isinstance(value, _STREAMED):
+        if _is_stream(value):
             found.append(value)
             return None
         return value

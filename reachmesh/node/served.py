@@ -12,7 +12,7 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from reachmesh.calls.flags import REQUEST_SENDS_STREAM, REQUEST_WANTS_STREAM
-from reachmesh.calls.incoming import IncomingCall
+from reachmesh.calls.incoming import TAKEN, IncomingCall
 from reachmesh.errors import (
     MESSAGE_LIMIT,
     BadRequest,
@@ -120,6 +120,7 @@ class ServedCall:
             args, kwargs = load_arguments(call.payload_format, call.body.segments)
         except PayloadError as error:
             raise BadRequest(f"{handler.name}: the arguments could not be read: {error}") from None
+        call.body = TAKEN
         name, given = handler.input_param, self._input
         if given is not None and name is None:
             raise BadRequest(f"{handler.name} takes no stream from its caller")
@@ -132,6 +133,8 @@ class ServedCall:
             inline = kwargs.get(name)
             if given is None and inline is None:
                 raise BadRequest(f"{handler.name}: missing argument {name!r}", hint="pass an iterable, or use channel()")
+            if given is not None and inline is not None:
+                raise BadRequest(f"{handler.name}: argument {name!r} is given twice, as a value and as a stream")
             source = given if given is not None else _inline(handler, inline)
             self._input = source
             kwargs[name] = source.aiter() if handler.input_async else source.iter()

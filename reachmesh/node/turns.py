@@ -188,6 +188,7 @@ class Turns:
                 action(*args, now=now)
             except Exception:
                 _log.exception("the engine of %s could not do what was asked", self.name)
+                self.engine.give_up(args, now)
 
     def _flush(self, now: float) -> None:
         engine, transport = self.engine, self.transport
