@@ -148,6 +148,8 @@ class SlowLink:
     writer feels the slowness as it would on a real link.
     """
 
+    LATE = 0.005
+    """Seconds a sleep may come late without slowing the link: what follows is sent the sooner."""
     BUFFER = 65536
     PIECE = 8192
 
@@ -249,7 +251,7 @@ class SlowLink:
         try:
             while True:
                 arrived, piece = await pieces.get()
-                start = max(self._free_at[way], arrived, self._loop.time() - self.delay)
+                start = max(self._free_at[way], arrived, self._loop.time() - self.delay - self.LATE)
                 self._free_at[way] = start + (len(piece) / self.rate if self.rate else 0.0)
                 await asyncio.sleep(max(0.0, self._free_at[way] + self.delay - self._loop.time()))
                 await self._passing.wait()
