@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Policies measured as ratios, between real processes: what the reports from the field complained of, played again.
+
+    python -m tools.fleet [slow | failures | overload | breaker] ...
+
+slow      one of ten instances is 10x slower: P99 of each strategy, beside that of the nine healthy ones alone
+failures  20 % of executions fail retryably: success of idempotent calls and extra load; then all of them fail
+overload  three times the capacity: success of high priority, goodput, memory of the server
+breaker   one of two providers hangs for 2 s a call: P99 with breaker and fallback, and P99 of another capability beside it
+
+Absolute times depend on the machine; each figure is printed beside the one it is to be compared with.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from reachmesh import ReachError, ReachNode
+from reachmesh.routing import STRATEGIES
+
+ROOT = Path(__file__).resolve().parent.parent
+FAST: dict[str, Any] = {"heartbeat_period": 0.5, "warmup": 0}
+
+SERVER = """
+import asyncio, random, sys
+from reachmesh import Overloaded, ReachNode, capability
+mesh, pace, failing, limit = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]) or None
+ran = 0
+async def work() -> str:
+    global ran
+    ran += 1
+    if random.random() < failing:
+        raise Overloaded("no room")
+    await asyncio.sleep(pace)
+    return node.instance_id
+async def other() -> None:
+    await asyncio.sleep(0.005)
+def count() -> int:
+    return ran
+caps = [capability("work", handler=work, idempotent=True, max_concurrent=limit), capability("other", handler=other), capability("count", handler=count)]
+node = ReachNode("worker", caps, mesh=mesh, interfaces=["127.0.0.1"], config=%r)
+print("READY", flush=True)
+node.serve()
+"""
+
+
+class Fleet(AbstractContextManager["Fleet"]):
+    """Serving processes, each with a pace, a share of failures and a limit (0 = none), and one node that calls them."""
+
+    def __init__(self, *workers: tuple[float, float, int], config: dict[str, Any] | None = None) -> None:
+        self.mesh = f"fleet-{secrets.token_hex(6)}"
+        self.workers = [
+            subprocess.Popen([sys.executable, "-c", SERVER % FAST, self.mesh, *map(str, each)], cwd=ROOT, stderr=subprocess.DEVNULL)
+            for each in workers
+        ]
+        self.node = ReachNode("caller", mesh=self.mesh, interfaces=["127.0.0.1"], config={**FAST, **(config or {})})
+
+    def __enter__(self) -> Self:
+        self.node.start()
+        self.node.wait_for("work", count=len(self.workers), timeout=60)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.node.stop(drain=0)
+        for worker in self.workers:
+            worker.kill()
+            worker.wait(10)
+
+    def ran(self) -> int:
+        """Executions of `work` so far, all workers together."""
+        return sum(answer.value for answer in self.node.reach("count", timeout=10).all() if answer.error is None)
+
+    def offer(self, rate: float, seconds: float, **options: Any) -> tuple[list[float], Counter[str]]:
+        """Call at a steady rate, whatever comes back; durations in ms and outcomes."""
+        done: list[tuple[float, str]] = []
+        reach = self.node.reach(options.pop("cap", "work"), **options)
+
+        def note(began: float) -> Callable[[Any], None]:
+            return lambda future: done.append(((time.monotonic() - began) * 1000, outcome(future)))
+
+        start, count = time.monotonic(), int(rate * seconds)
+        futures = []
+        for n in range(count):
+            while (left := start + n / rate - time.monotonic()) > 0:
+                time.sleep(min(left, 0.005))
+            future = reach.submit()
+            future.add_done_callback(note(time.monotonic()))
+            futures.append(future)
+        for future in futures:
+            future.exception(60)
+        while len(done) < count:
+            time.sleep(0.01)
+        return sorted(took for took, _ in done), Counter(code for _, code in done)
+
+
+def outcome(future: Any) -> str:
+    """The code of a call: ok, or that of its error."""
+    error = future.exception(0)
+    return "ok" if error is None else error.code if isinstance(error, ReachError) else type(error).__name__
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Of sorted values."""
+    return round(values[min(len(values) - 1, int(share * len(values)))], 1)
+
+
+def slow() -> dict[str, Any]:
+    """One of ten instances 10x slower."""
+    with Fleet(*[(0.02, 0.0, 0)] * 9) as fleet:
+        healthy, _ = fleet.offer(100, 6)
+    report: dict[str, Any] = {"nine healthy p99 ms": percentile(healthy, 0.99)}
+    with Fleet(*[(0.02, 0.0, 0)] * 9, (0.2, 0.0, 0)) as fleet:
+        for strategy in STRATEGIES:
+            fleet.offer(100, 1, strategy=strategy)
+            took, _ = fleet.offer(100, 6, strategy=strategy)
+            p99 = percentile(took, 0.99)
+            report[strategy] = {"p99 ms": p99, "ratio": round(p99 / percentile(healthy, 0.99), 2)}
+    return report
+
+
+def failures() -> dict[str, Any]:
+    """20 % of executions fail retryably; then all."""
+    config = {"breaker_consecutive": 1000, "breaker_min_calls": 100_000}
+    report: dict[str, Any] = {}
+    for name, share in (("20 % failing", 0.2), ("all failing", 1.0)):
+        with Fleet(*[(0.005, share, 0)] * 5, config=config) as fleet:
+            before = fleet.ran()
+            took, codes = fleet.offer(100, 8, retries=2, timeout=10)
+            extra = (fleet.ran() - before) / len(took) - 1
+            report[name] = {"success": round(codes["ok"] / len(took), 4), "extra load": round(extra, 3)}
+    return report
+
+
+def overload() -> dict[str, Any]:
+    """Three times the capacity: 10 % high priority, 90 % low."""
+    with Fleet((0.04, 0.0, 4)) as fleet:
+        pid, high, low = fleet.workers[0].pid, [], []
+        before, start = _mib(pid), time.monotonic()
+        ran = fleet.ran()
+        for n in range(1800):
+            while (left := start + n / 300 - time.monotonic()) > 0:
+                time.sleep(min(left, 0.005))
+            if n % 10 == 0:
+                high.append(fleet.node.reach("work", priority=10, timeout=10).submit())
+            else:
+                low.append(fleet.node.reach("work", priority=200, timeout=10, retries=0).submit())
+        seconds = time.monotonic() - start
+        codes = [Counter(outcome(future) for future in each if future.exception(60) or True) for each in (high, low)]
+        goodput = (fleet.ran() - ran) / (seconds * 100)
+        return {
+            "high priority success": round(codes[0]["ok"] / len(high), 4),
+            "goodput of capacity": round(goodput, 3),
+            "low": dict(codes[1]),
+            "server grew MiB": round(_mib(pid) - before, 1),
+        }
+
+
+def breaker() -> dict[str, Any]:
+    """One provider takes 2 s a call where 0.5 s are given; another capability beside it."""
+    with Fleet((2.0, 0.0, 0)) as fleet:
+        alone, _ = fleet.offer(50, 4, cap="other")
+        slow_took, _ = fleet.offer(25, 3, timeout=3)
+        reach = {"timeout": 0.5, "retries": 0, "fallback": "plan b"}
+        took, codes = fleet.offer(50, 6, **reach)
+        beside, _ = fleet.offer(50, 4, cap="other")
+        return {
+            "p99 ms without": percentile(slow_took, 0.99),
+            "p99 ms with breaker and fallback": percentile(took, 0.99),
+            "p50 ms with": percentile(took, 0.5),
+            "outcomes": dict(codes),
+            "other p99 ratio": round(percentile(beside, 0.99) / percentile(alone, 0.99), 2),
+        }
+
+
+def _mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+def main() -> None:
+    scenes = {each.__name__: each for each in (slow, failures, overload, breaker)}
+    for name in sys.argv[1:] or scenes:
+        print(json.dumps({name: scenes[name]()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
