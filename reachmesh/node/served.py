@@ -219,7 +219,8 @@ class ServedCall:
             else:
                 self._refused = None
                 return self.finish(value)
-        return self._end(exc if exc is self._refused else self._translate(exc))
+        refused = self._refused
+        return self._end(refused if refused is not None and exc is refused else self._translate(exc))
 
     def _end(self, error: ReachError) -> None:
         self._driver.post(self._driver.engine.callee.fail, self.call, error)

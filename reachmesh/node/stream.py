@@ -140,8 +140,9 @@ class Stream:
         if fallback is None or not isinstance(error, ReachError):
             raise error from None
         instead = fallback(error)
-        self._instead = instead if hasattr(instead, "__next__") else iter((instead,))
-        return self._next_instead() if is_async else next(self._instead)
+        items: Iterator[Any] = instead if hasattr(instead, "__next__") else iter((instead,))
+        self._instead = items
+        return self._next_instead() if is_async else next(items)
 
     def _next_instead(self) -> Any:
         assert self._instead is not None

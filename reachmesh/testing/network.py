@@ -41,24 +41,31 @@ class Node(Protocol):
 
     def link_down(self, boot: bytes, now: float) -> None:
         """The connection broke."""
+        ...
 
     def dialled(self, boot: bytes, outcome: DialOutcome, now: float) -> None:
         """A dial ended: "up", "refused", "silent", "other" or "mute"."""
+        ...
 
     def frame(self, boot: bytes, kind: int, body: bytes, now: float) -> None:
         """A frame arrived."""
+        ...
 
     def turn_ends(self, now: float) -> float:
         """All inputs of the turn are in; do what is due and answer the next instant."""
+        ...
 
     def take_sends(self) -> list[tuple[bytes, int, bytes]]:
         """Frames to send."""
+        ...
 
     def take_dials(self) -> list[bytes]:
         """Connections to make."""
+        ...
 
     def take_probes(self) -> list[bytes]:
         """Connections to make beside the one there is, to see whether they are taken."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

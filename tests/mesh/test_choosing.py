@@ -71,7 +71,7 @@ def test_a_content_predicate_bars_instances_by_metadata(world: World) -> None:
     def predicate(candidate: Any, metadata: Mapping[str, Any]) -> bool:
         if metadata["kind"] == "broken":
             raise ValueError("a mistake")
-        return metadata["kind"] != "secret" or candidate.tags.get("trust") == "high"
+        return bool(metadata["kind"] != "secret" or candidate.tags.get("trust") == "high")
 
     node = world.node(config={**FAST, "predicate": predicate})
     node.wait_for("who", count=2, timeout=10)

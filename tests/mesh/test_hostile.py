@@ -66,10 +66,10 @@ def test_nothing_runs_before_a_greeting(world: World) -> None:
         lost = Stranger(context, address)
         lost.greet("another mesh", b"l" * 8)
         lost.say(request(boot))
-        assert [each.flags for each in lost.hear()][0] == Control.REFUSE
+        assert lost.hear()[0].flags == Control.REFUSE
         wrong = Stranger(context, address)
         wrong.greet(world.mesh, b"w" * 8)
-        assert [each.flags for each in wrong.hear()][0] == Control.WELCOME
+        assert wrong.hear()[0].flags == Control.WELCOME
         wrong.say(request(b"x" * 8))
         answers = [each for _ in range(10) for each in wrong.hear(200) if each.frame_type == 2]
         assert len(answers) == 1
@@ -109,7 +109,9 @@ def test_noise_disturbs_nobody(world: World) -> None:
     host, _, port = address.rpartition(":")
     app = world.node("app")
     app.wait_for("echo", timeout=10)
-    over, failed, made = threading.Event(), [], []
+    over = threading.Event()
+    failed: list[Exception] = []
+    made: list[Any] = []
 
     def calls() -> None:
         reach = app.reach("echo", retries=0, timeout=5)
@@ -133,27 +135,27 @@ def test_noise_disturbs_nobody(world: World) -> None:
             open_ones.append(each)
     with zmq.Context() as context:
         strangers = [Stranger(context, address) for _ in range(4)]
-        for number, each in enumerate(strangers[1:]):
-            each.greet(world.mesh, bytes([number + 1]) * 8)
+        for number, stranger in enumerate(strangers[1:]):
+            stranger.greet(world.mesh, bytes([number + 1]) * 8)
         for index in range(3000):
-            each = rng.choice(strangers)
+            stranger = rng.choice(strangers)
             kind = rng.randrange(6)
             if kind == 0:
-                each.socket.send(rng.randbytes(rng.randrange(200)))
+                stranger.socket.send(rng.randbytes(rng.randrange(200)))
             elif kind == 1:
-                each.say(encode_control(rng.randrange(256), rng.randbytes(rng.randrange(60))))
+                stranger.say(encode_control(rng.randrange(256), rng.randbytes(rng.randrange(60))))
             elif kind == 2:
                 flags = rng.choice([0, 1, 2, 4, 8, 16, 32, 128, 129, 130, 136])
-                each.say(encode_frame(3, flags, 2, 0, 0, index % 50, b"", b"", 0, b"", rng.randbytes(rng.randrange(64))))
+                stranger.say(encode_frame(3, flags, 2, 0, 0, index % 50, b"", b"", 0, b"", rng.randbytes(rng.randrange(64))))
             elif kind == 3:
-                each.say(encode_frame(2, rng.randrange(4), 2, 0, 0, rng.getrandbits(64), b"", b"", 0, b"", rng.randbytes(20)))
+                stranger.say(encode_frame(2, rng.randrange(4), 2, 0, 0, rng.getrandbits(64), b"", b"", 0, b"", rng.randbytes(20)))
             elif kind == 4:
-                each.say(request(node._identity.boot, index % 50, rng.randrange(32), rng.randbytes(rng.randrange(30))))
+                stranger.say(request(node._identity.boot, index % 50, rng.randrange(32), rng.randbytes(rng.randrange(30))))
             else:
-                each.socket.send_multipart([struct.pack(">I", rng.getrandbits(32)), *[b"x"] * rng.randrange(20)])
+                stranger.socket.send_multipart([struct.pack(">I", rng.getrandbits(32)), *[b"x"] * rng.randrange(20)])
         eventually(lambda: node._driver.engine.faults > 300)
-        for each in strangers:
-            each.socket.close()
+        for stranger in strangers:
+            stranger.socket.close()
     count = len(made)
     eventually(lambda: len(made) > count + 20)
     over.set()

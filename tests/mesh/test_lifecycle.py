@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import socket
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import psutil
@@ -142,7 +144,7 @@ def test_a_notebook_uses_a_node_on_its_running_loop(world: World) -> None:
         beating.cancel()
 
     asyncio.run(cells())
-    assert max(later - earlier for earlier, later in zip(ticks, ticks[1:], strict=False)) < 0.5
+    assert max(later - earlier for earlier, later in itertools.pairwise(ticks)) < 0.5
 
 
 REBORN = """
@@ -181,6 +183,9 @@ def test_a_process_reborn_on_its_port_runs_nothing_of_its_predecessor(world: Wor
             if error is not None:
                 over.wait(0.002)
 
+    def answered_by(generation: int) -> bool:
+        return any(done == generation for _, done in outcomes[-50:])
+
     workers = [threading.Thread(target=load) for _ in range(8)]
     for each in workers:
         each.start()
@@ -190,7 +195,7 @@ def test_a_process_reborn_on_its_port_runs_nothing_of_its_predecessor(world: Wor
         child.kill()
         child = world.start(REBORN, str(generation), str(port), ready=None)
         instances[child.expect("READY (.*)")[1]] = generation
-        eventually(lambda generation=generation: any(done == generation for _, done in outcomes[-50:]))
+        eventually(partial(answered_by, generation))
     over.set()
     for each in workers:
         each.join(10)

@@ -60,7 +60,8 @@ def test_a_task_outlives_its_caller_and_tells_its_state_to_anybody(world: World)
     eventually(lambda: got)
     assert got == [("HI", "c-1", good.trace_id)]
     assert stays.task(task_id).result[:2] == "HI"
-    failed = eventually(lambda: (info := stays.task(bad.task_id)).state == "failed" and info)
+    eventually(lambda: stays.task(bad.task_id).state == "failed")
+    failed = stays.task(bad.task_id)
     assert isinstance(failed.error, RemoteError)
     with pytest.raises(BadRequest):
         stays.task(task_id[:17] + "ffff")
