@@ -228,7 +228,7 @@ class ReachNode:
         """Everybody known and present, oneself left out, by instance id. The recently lost and left are not in it."""
         engine = self._require().engine
         found = self._driver.ask(
-            lambda now: [peer_of(m) for m in engine.membership.members.values() if not m.state.gone and (m.announced or m.verified)]
+            lambda now: [peer_of(member) for member in engine.membership.members.values() if member.announced and not member.state.gone]
         )
         return sorted(found, key=lambda peer: peer.instance_id)
 
@@ -769,19 +769,24 @@ class ReachNode:
             self._iterators.remove(put)
 
     def _notice(self, notes: list[Note]) -> None:
-        """Notes of the engine, with the seat held: wake who waits, hand the rest to the callback thread."""
-        self._callbacks.put(self._tell, notes)
+        """Notes of the engine, with the seat held: wake who waits, hand the rest to the callback thread.
 
-    def _tell(self, notes: list[Note]) -> None:
+        Who listens is looked up here, so that nobody hears of what `peers()` showed before they began to listen.
+        """
+        self._callbacks.put(self._tell, notes, tuple(self._iterators), tuple(self._listeners))
+
+    def _tell(
+        self, notes: list[Note], iterators: Sequence[Callable[[Event], None]], listeners: Sequence[tuple[str, Callable[[Event], Any]]]
+    ) -> None:
         with self._changed:
             self._changed.notify_all()
         for wake in list(self._loop_waiters.values()):
             wake()
         for note in notes:
             event = event_of(note)
-            for put in list(self._iterators):
+            for put in iterators:
                 put(event)
-            for kind, fn in list(self._listeners):
+            for kind, fn in listeners:
                 if kind in ("*", event.kind):
                     self._callbacks.put(fn, event)
 

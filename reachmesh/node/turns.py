@@ -96,11 +96,14 @@ class Turns:
             return question(self._log, now)
 
     def try_turn(self) -> bool:
-        """A turn for the inbox, if the seat is free; false when it is taken (its holder looks into the inbox afterwards)."""
+        """A turn for the inbox, if the seat is free; false when it is taken (its holder looks into the inbox afterwards).
+
+        What the sockets have comes before what the inbox wants: a call is not sent to a peer whose end is there to be read.
+        """
         if not self.seat.acquire(blocking=False):
             return False
         try:
-            self._turn_or_settle(())
+            self._turn_or_settle(self.transport.wait(0.0))
         finally:
             self.seat.release()
         return True
@@ -207,38 +210,45 @@ class Turns:
                 transport.close_link(key, linger_ms=200)
 
     def _deliver(self) -> None:
-        if not self.engine.deliveries and not self.engine.has_notes:
+        engine = self.engine
+        if not engine.deliveries and not engine.has_notes:
             return
-        for kind, target, value in self.engine.take_deliveries():
-            if kind is Kind.ANSWER:
-                target.answered(*value)
-            elif kind is Kind.REQUEST:
-                job = self._serve(target)
-                if job is None:
-                    continue
-                if job.domain == "inline":
-                    self.inline.append(job)
-                else:
-                    self._submit(job)
-            elif kind is Kind.ITEMS:
-                target.received(value)
-            elif kind is Kind.FAILED:
-                target.failed(value)
-            elif kind is Kind.ROOM:
-                target.has_room()
-            elif kind is Kind.ACCEPTED:
-                target.accepted()
-            elif target.handle is None:
-                continue
-            elif kind is Kind.STOPPED:
-                target.handle.stopped(value)
-            elif kind is Kind.INPUT:
-                target.handle.received(value)
-            elif kind is Kind.INPUT_END:
-                target.handle.input_ended()
-            elif kind is Kind.OUTPUT_ROOM:
-                target.handle.has_room()
-        if self.engine.has_notes:
-            self._notice(self.engine.take_notes())
-        if len(self.engine.ended) >= LOGGED_AT_ONCE:
-            self._log.take(self.engine.take_ended())
+        for kind, target, value in engine.take_deliveries():
+            try:
+                self._deliver_one(kind, target, value)
+            except Exception:  # one receiver's mistake is not the others'
+                _log.exception("%s could not deliver %s", self.name, kind.name)
+        if engine.has_notes:
+            self._notice(engine.take_notes())
+        if len(engine.ended) >= LOGGED_AT_ONCE:
+            self._log.take(engine.take_ended())
+
+    def _deliver_one(self, kind: Kind, target: Any, value: Any) -> None:
+        if kind is Kind.ANSWER:
+            target.answered(*value)
+        elif kind is Kind.REQUEST:
+            job = self._serve(target)
+            if job is None:
+                return
+            if job.domain == "inline":
+                self.inline.append(job)
+            else:
+                self._submit(job)
+        elif kind is Kind.ITEMS:
+            target.received(value)
+        elif kind is Kind.FAILED:
+            target.failed(value)
+        elif kind is Kind.ROOM:
+            target.has_room()
+        elif kind is Kind.ACCEPTED:
+            target.accepted()
+        elif target.handle is None:
+            return
+        elif kind is Kind.STOPPED:
+            target.handle.stopped(value)
+        elif kind is Kind.INPUT:
+            target.handle.received(value)
+        elif kind is Kind.INPUT_END:
+            target.handle.input_ended()
+        elif kind is Kind.OUTPUT_ROOM:
+            target.handle.has_room()
