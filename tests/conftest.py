@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,12 @@ import pytest
 
 from tests.network import Lan
 from tests.support import World, namespaces_refused
+
+
+def pytest_configure() -> None:
+    """Started in the background by a shell, we and all our children would ignore Ctrl-C, which some tests send."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

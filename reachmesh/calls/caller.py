@@ -596,8 +596,8 @@ class Caller:
             error = copy.copy(error)
         error.trace_id = call.trace_id.hex()
         error.attempts = tuple(call.attempts)
-        if error.executed == "no" and any(each["executed"] != "no" for each in call.attempts):
-            error.executed = "maybe"  # an earlier attempt may have run
+        if error.executed == "no" and (_may_have_run(call) or (call.hedge is not None and _may_have_run(call.hedge))):
+            error.executed = "maybe"  # an earlier attempt, or one beside it
         self._settle(call, (Kind.FAILED, call.handle, error), error.code, now)
 
     def _settle(self, call: OutgoingCall, delivery: Delivery, status: str, now: float) -> None:
@@ -646,6 +646,11 @@ class Caller:
     @staticmethod
     def _who(call: OutgoingCall) -> str:
         return call.provider.instance_id if call.provider is not None else "the peer"
+
+
+def _may_have_run(call: OutgoingCall) -> bool:
+    """Whether an attempt of a call that is out, or one that ended, may have reached a handler."""
+    return call.sent_at is not None or any(each["executed"] != "no" for each in call.attempts)
 
 
 def outcome_of(error: ReachError) -> Outcome:

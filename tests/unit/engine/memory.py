@@ -249,6 +249,8 @@ class SimulatedNode:
             world.later(self, lambda: serving.begin(world.now))
         elif isinstance(target, IncomingCall):
             serving = target.handle
+            if serving is None:  # stopped while it waited for its turn: nobody here heard of it
+                return
             if kind is Kind.STOPPED:
                 if serving.claimed and not serving.over:
                     error = Cancelled("stopped", executed="yes")
