@@ -325,7 +325,6 @@ class Membership:
     def note_drained(self, *, now: float) -> None:
         """The sockets were read empty: what was waiting there has been heard."""
         self._roster.undrained_until = 0.0
-        self._roster.drained_at = now
 
     def tick(self, *, now: float) -> None:
         """Do what is due; cheap when nothing is."""
@@ -345,7 +344,7 @@ class Membership:
         if now >= self._chores_due:
             self._chores(now)
         if not self.observer and now >= self._roster.undrained_until:
-            if now >= self._detector.next_due() and self._roster.has_read(self._detector.next_due(), now):
+            if now >= self._detector.next_due():
                 self._detector.tick(now, self._patience)
                 self._roster.accuse(now)
             if len(self._roster.suspicions):

@@ -34,8 +34,6 @@ from .table import Member, Table
 
 TELL_AGAIN = 0.2
 """Least seconds between telling the same accused the same thing."""
-PATIENCE_TO_READ = 1.0
-"""Seconds a judgement waits for the sockets to be read empty."""
 
 _UNEXPLAINED = dict.fromkeys(State, "it says so") | {State.LOST: "others hold it for lost", State.LEFT: "it stopped"}
 """Reasons of changes that arrived without one: heartbeats and comparisons of tables carry no text."""
@@ -75,7 +73,6 @@ class Roster:
         self.alarms = Alarms(config, table, outbox)
         self.doubt = Doubt(table, links)
         self.undrained_until = 0.0
-        self.drained_at: float | None = None
         self.dropped = 0
         self.over: dict[bytes, None] = {}
 
@@ -252,10 +249,9 @@ class Roster:
 
     def decide(self, now: float) -> None:
         """Declare those lost whose suspicion is ripe, unless judgement is held back."""
-        living = self._table.live_count + 1
-        if now < self.held_until() or not self.has_read(self.suspicions.next_due(living), now):
+        if now < self.held_until():
             return
-        for boot, reason in self.suspicions.decided(living, now):
+        for boot, reason in self.suspicions.decided(self._table.live_count + 1, now):
             member = self._table[boot]
             claim = Claim(boot, member.incarnation, State.LOST, member.record.serial, None, reason)
             self._adopt(claim, now)
@@ -267,14 +263,6 @@ class Roster:
             self._detector.accuse(boot)
         self._detector.dial_failed(boot, refused, now)
         self.accuse(now)
-
-    def has_read(self, due: float, now: float) -> bool:
-        """Whether a judgement that came due may be made: the sockets were seen empty since.
-
-        A short pause may end just when something is due, and what would avert it may wait unread. A driver that is flooded,
-        or never tells, is waited for `PATIENCE_TO_READ` seconds at most.
-        """
-        return self.drained_at is None or self.drained_at >= due or now >= due + PATIENCE_TO_READ
 
     def held_until(self) -> float:
         """Until when this node judges nobody: it was paused and has not read its sockets, or it is isolated."""
