@@ -455,7 +455,7 @@ class Membership:
         """This node was away: judge nobody for it, and speak at once; who doubts it will say so, and be refuted."""
         period = self.config.heartbeat_period
         self._detector.shift(late, now)
-        self._roster.suspicions.shift(late)
+        self._roster.suspicions.start_over(now)
         self._roster.undrained_until = now + max(1.0, 0.2 * period)
         self._beat_due = now
         if late > 0.5 * period:

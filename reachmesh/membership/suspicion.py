@@ -116,8 +116,8 @@ class Suspicions:
         """Votes for a loss: `votes`, or all who are left to cast one."""
         return max(1, min(self._config.votes, living - len(self._open)))
 
-    def shift(self, seconds: float) -> None:
-        """Give everybody the time that this node itself was away."""
+    def start_over(self, now: float) -> None:
+        """This node itself was away: give everybody the full time again, for a refutation may have been missed."""
         for suspicion in self._open.values():
-            suspicion.since += seconds
+            suspicion.since = now
         self._refresh(self._next_needed)

@@ -53,10 +53,10 @@ def test_nobody_is_judged_between_a_pause_and_an_empty_socket(refuted: bool) -> 
     if refuted:
         claim = Claim(peer.boot, 3, State.HEALTHY, 1, None, "")
         node.handle_frame(other.boot, Control.GOSSIP, encode_items([claim]), now=120.5)
-    node.note_drained(now=120.5)
-    node.tick(now=121.0)
+    for now in (120.5, 121.0, 131.0):
+        node.note_drained(now=now)
+        node.tick(now=now)
     assert node.members[peer.boot].state is (State.HEALTHY if refuted else State.LOST)
-    assert node.members[peer.boot].suspected is False
 
 
 def test_a_claim_of_loss_from_before_the_pause_is_only_an_accusation() -> None:
@@ -69,3 +69,17 @@ def test_a_claim_of_loss_from_before_the_pause_is_only_an_accusation() -> None:
     node.handle_frame(other.boot, Control.GOSSIP, encode_items([claim]), now=120.0)
     assert node.members[peer.boot].state is State.HEALTHY
     assert node.members[peer.boot].suspected
+
+
+def test_a_suspicion_starts_afresh_after_a_pause() -> None:
+    """A node whose links died in its sleep gives the accused the full time again: the refutation may have gone with the links."""
+    node, peer, _ = accused()
+    node.note_turn(now=19.9)
+    node.note_drained(now=19.9)
+    node.tick(now=19.9)
+    node.next_timeout()
+    node.note_turn(now=41.0)
+    for now in (41.0, 41.1, 42.0, 42.9):
+        node.note_drained(now=now)
+        node.tick(now=now)
+        assert node.members[peer.boot].state is State.HEALTHY, now
