@@ -10,12 +10,14 @@ to others never depend on user code, and a loop blocked by its user costs some m
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from reachmesh.errors import UsageError
 from reachmesh.node.looping import LoopWatch
 from reachmesh.node.turns import Turns
 from reachmesh.observe.calls import CallLog
@@ -34,6 +36,9 @@ STANDBY_QUIET = 0.05
 
 QUIET = 0.001
 """Seconds of silence after which an item of a stream leaves at once; one that follows sooner may share a frame with the next ones."""
+
+ABANDONED = 2.0
+"""Seconds after which a watch that nobody is known to keep is taken from its holder."""
 
 SOON_MANY = 32
 """Posts of `post_soon` that wait for each other at most."""
@@ -58,11 +63,17 @@ class Waiting(Protocol):
         ...
 
 
+def foreign() -> UsageError:
+    """The error of who uses the parent's node, or what came of it, in a forked child."""
+    return UsageError("this node belongs to the parent process", hint="make a node in the child, after the fork")
+
+
 class Driver:
     """Keeps the turns of one node coming. `engine` is what they turn."""
 
     def __init__(self, turns: Turns) -> None:
         self.engine = turns.engine
+        self._pid = os.getpid()
         self._turns = turns
         self._transport = turns.transport
         self._watch = threading.Lock()
@@ -71,6 +82,7 @@ class Driver:
         self._background_watches = False
         self._parked: deque[Waiting] = deque()
         self._attending: Waiting | None = None
+        self._unkept_since = time.monotonic()
         self._loop: LoopWatch | None = None
         self._loop_lock = threading.Lock()
         self._loops_refuse = False
@@ -116,9 +128,11 @@ class Driver:
         if (loop := self._loop) is not None:
             loop.leave()
             self.release_loop(loop)
-        with self._watch, turns.seat:  # whoever watched has been woken and gives it back
+        self._watch.acquire(timeout=ABANDONED)  # whoever watched has been woken and gives it back
+        with turns.seat:
             turns.settle()
             self._transport.close(int(linger * 1000))
+        self._give_back_watch()
         self._drain_if_any()  # what was asked while the seat was taken for this
 
     # ---------------------------------------------------------------- from any thread
@@ -129,6 +143,8 @@ class Driver:
         On the thread of a loop that has the watch the turn comes with the loop's next round, so that what is posted in one round
         leaves together; elsewhere it comes at once.
         """
+        if os.getpid() != self._pid:
+            return  # a forked child: the engine lives in the parent
         self._turns.inbox.append((action, args))
         if getattr(self._mine, "turning", False):
             return
@@ -143,6 +159,8 @@ class Driver:
 
         Whoever has the watch is woken for it once, so nothing waits for what may never be posted.
         """
+        if os.getpid() != self._pid:
+            return
         turns = self._turns
         turns.inbox.append((action, args))
         if getattr(self._mine, "turning", False):
@@ -196,10 +214,16 @@ class Driver:
         if attending is not None and attending.done():
             self._transport.wake()
 
+    def check_process(self) -> None:
+        """Raise UsageError in a forked child, where nothing would ever come and locks may be held for ever."""
+        if os.getpid() != self._pid:
+            raise foreign()
+
     # ---------------------------------------------------------------- blocked callers
 
     def attend(self, waiting: Waiting, timeout: float | None) -> None:
         """Block until `waiting` is done or `timeout` seconds are over, turning the engine meanwhile if nobody else does."""
+        self.check_process()
         limit = None if timeout is None else time.monotonic() + timeout
         while not waiting.done():
             if limit is not None and time.monotonic() >= limit:
@@ -240,7 +264,7 @@ class Driver:
             mine.turning = was_turning
             self._attending = None
             self._watched_at = time.monotonic()
-            self._watch.release()
+            self._give_back_watch()
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -257,6 +281,12 @@ class Driver:
             self._standby.set()
 
     # ---------------------------------------------------------------- loops
+
+    def _give_back_watch(self) -> None:
+        try:
+            self._watch.release()
+        except RuntimeError:  # it was taken for abandoned, wrongly: this thread had not run for that long
+            return
 
     def watch_from(self, loop: asyncio.AbstractEventLoop) -> None:
         """Calls are made on this loop, on whose thread this runs: let it turn the engine as long as they are."""
@@ -278,7 +308,7 @@ class Driver:
             self._loop = LoopWatch(self, loop, self._transport.fileno())
         except (NotImplementedError, OSError, ValueError):  # selectors that cannot be nested: Windows' proactor, for one
             self._loops_refuse = True
-            self._watch.release()
+            self._give_back_watch()
             self._standby.set()
 
     def release_loop(self, watch: LoopWatch) -> None:
@@ -288,7 +318,7 @@ class Driver:
                 return
             self._loop = None
         watch.end()
-        self._watch.release()
+        self._give_back_watch()
         self._hand_over()
         self._standby.set()
 
@@ -325,10 +355,10 @@ class Driver:
                         self._watch_once(time.monotonic(), None)
                 finally:
                     self._background_watches = False
-                    self._watch.release()
+                    self._give_back_watch()
                 if self._parked:
                     self._hand_over()
-                self._watched_at = time.monotonic()
+                self._watched_at = self._unkept_since = time.monotonic()
             else:
                 self._stand_by(now)
 
@@ -345,6 +375,12 @@ class Driver:
         watch = self._loop
         if watch is not None and not watch.loop.is_running():
             self.release_loop(watch)
+            return
+        if watch is not None or self._attending is not None or not self._watch.locked():
+            self._unkept_since = now
+        elif now - self._unkept_since > ABANDONED:  # an interrupt caught its holder between taking it and noting that it did
+            self._unkept_since = now
+            self._give_back_watch()
             return
         ready = self._transport.wait(0.0)
         if ready or now >= turns.due or turns.inbox or turns.inline:

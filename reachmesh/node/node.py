@@ -32,7 +32,7 @@ from reachmesh.node.about import reserved_capabilities
 from reachmesh.node.callbacks import Callbacks
 from reachmesh.node.capability import Capability, Served, capability, read_caps
 from reachmesh.node.config import NodeConfig
-from reachmesh.node.driver import Driver
+from reachmesh.node.driver import Driver, foreign
 from reachmesh.node.future import CallFuture
 from reachmesh.node.middleware import Middleware, as_middleware
 from reachmesh.node.origins import OPTIONS, Origins, Setting
@@ -45,6 +45,7 @@ from reachmesh.node.serving import serve_here, serve_on_loop
 from reachmesh.node.settings import Settings, resolve
 from reachmesh.node.tasks import TASK, TaskInfo, boot_of, deliver_reply, read_task
 from reachmesh.node.turns import Turns
+from reachmesh.node.unbroken import unbroken
 from reachmesh.observe.calls import CallLog, Stats
 from reachmesh.routing import RouteRequest, Verdict
 from reachmesh.transport.interfaces import host_name, list_interfaces, reachable_addresses
@@ -342,13 +343,30 @@ class ReachNode:
         Raises:
             ConfigError: the port is taken, or an interface does not exist. Nothing is left open.
             NodeStopped: it was stopped; make a new node.
+            UsageError: it was made before a fork, in the parent process.
+            KeyboardInterrupt: of the main thread; the node is stopped again then.
         """
+        self._check_process()
         with self._life:
             if self._phase in ("running", "draining"):
                 return self
             if self._phase == "stopped":
                 raise NodeStopped("this node was stopped and cannot be started again", hint="make a new one")
-            processes = process_domain(self.name, self._served.values())
+            processes = process_domain(self.name, self._served.values())  # forks: before any thread, and in this one
+        try:
+            unbroken(partial(self._start_whole, processes), interrupted=self._kill.set)
+        except KeyboardInterrupt:
+            unbroken(partial(self._stop, 0.0), interrupted=self._kill.set)
+            raise
+        return self
+
+    def _start_whole(self, processes: Any) -> None:
+        with self._life:
+            if self._phase != "new":  # another thread was first
+                if processes is not None:
+                    processes.close()
+                    processes.join(0.0)
+                return
             transport = Transport(None if self._settings.secret is None else derive(self._settings.secret, self._settings.mesh))
             try:
                 self._start(transport, processes)
@@ -365,7 +383,6 @@ class ReachNode:
             self._phase = "running"
             atexit.register(self._at_exit)
         self._discover()
-        return self
 
     def _start(self, transport: Transport, processes: Any) -> None:
         settings = self._settings
@@ -437,8 +454,9 @@ class ReachNode:
         if self._stopped.is_set():
             discovery.stop()
             return
-        self._keeper = threading.Thread(target=self._keep, name=f"reachmesh-{self.name}-keeper", daemon=True)
-        self._keeper.start()
+        keeper = threading.Thread(target=self._keep, name=f"reachmesh-{self.name}-keeper", daemon=True)
+        keeper.start()
+        self._keeper = keeper  # once it runs: a stop in another thread joins what it finds here
 
     def _found(self, candidate: Candidate) -> None:
         driver = self._driver_or_none
@@ -480,7 +498,7 @@ class ReachNode:
         if current is not None and current._driver is self._driver_or_none:
             threading.Thread(target=self._stop, args=(seconds,), name=f"reachmesh-{self.name}-stop", daemon=True).start()
             return
-        self._stop(seconds)
+        unbroken(partial(self._stop, seconds), interrupted=self._kill.set)
 
     async def stop_async(self, drain: float | None = None) -> None:
         """The twin of `stop` for event loops."""
@@ -563,7 +581,11 @@ class ReachNode:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+        try:
+            self.stop()
+        except KeyboardInterrupt:
+            self.stop(drain=0)
+            raise
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -803,10 +825,16 @@ class ReachNode:
             raise error
         return self._driver
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise foreign()
+
     def _why_not(self) -> ReachError | None:
         """Why the node cannot be used now, or None."""
-        if os.getpid() != self._pid:
-            return UsageError("this node belongs to the parent process", hint="make a node in the child, after the fork")
+        try:
+            self._check_process()
+        except UsageError as error:
+            return error
         if self._phase in ("running", "draining"):
             return None
         if self._phase == "new":

@@ -61,6 +61,10 @@ class StreamHandle:
         self.input.end(error)
         self.cancel("its input failed")
 
+    def check_process(self) -> None:
+        """Raise UsageError in a forked child."""
+        self._driver.check_process()
+
     def cancel(self, reason: str) -> None:
         """End the call from this side."""
         self.input.end(Cancelled(reason, executed="maybe"))
@@ -110,6 +114,7 @@ class Stream:
             raise BlockingCallInLoop("reading a stream would block this thread's event loop", hint="use `async for`")
         if self._instead is not None:
             return next(self._instead)
+        self._handle.check_process()
         try:
             item = self._handle.input.take(self._idle_timeout)
         except TimeoutError as error:
@@ -125,6 +130,7 @@ class Stream:
             raise StopAsyncIteration
         if self._instead is not None:
             return self._next_instead()
+        self._handle.check_process()
         try:
             item = await self._handle.input.atake(self._idle_timeout)
         except TimeoutError as error:
@@ -162,6 +168,10 @@ class Stream:
         """Stop the stream on both sides. Safe to call twice; returns at once."""
         if not self._closed:
             self._closed = True
+            try:
+                self._handle.check_process()
+            except UsageError:  # a forked child drops what is the parent's
+                return
             self._handle.cancel("the reader left")
             self._handle.input.drop()
 

@@ -100,12 +100,10 @@ class Turns:
 
         What the sockets have comes before what the inbox wants: a call is not sent to a peer whose end is there to be read.
         """
-        if not self.seat.acquire(blocking=False):
+        if self.seat.locked():
             return False
-        try:
+        with self.seat:  # not `acquire`: an interrupt right behind that call would leave the seat taken for ever
             self._turn_or_settle(self.transport.wait(0.0))
-        finally:
-            self.seat.release()
         return True
 
     def turn(self, ready: Any) -> None:
