@@ -163,7 +163,9 @@ class Callee:
         if flags & REQUEST_WANTS_STREAM:
             call.outflow = Outflow(self._limits.chunk)
         if flags & (REQUEST_SENDS_STREAM | REQUEST_MORE):
-            call.inflow = Inflow(self._limits.message)
+            is_body = not flags & REQUEST_SENDS_STREAM
+            call.inflow = Inflow(self._limits.message, self._links.pace(key), now, is_body=is_body)
+            self._grant(call)
         if not flags & REQUEST_MORE:
             body = frame.body
             call.body = Batch([body, *frame.parts] if len(body) else list(frame.parts), 0)
@@ -256,7 +258,7 @@ class Callee:
         assert call.inflow is not None
         body = frame.body
         segments: list[Buffer] = [body, *frame.parts] if len(body) else list(frame.parts)
-        batch, fault = call.inflow.handle_piece(frame.flags, segments)
+        batch, fault = call.inflow.handle_piece(frame.flags, segments, now)
         if fault:
             executed = "no" if self._give_up(call, now) else "maybe"
             self._fail(call, BadRequest(f"what {call.capability!r} was sent is malformed: {fault}", executed=executed), now, closing=True)  # type: ignore[arg-type]
@@ -264,7 +266,10 @@ class Callee:
         if batch is not None:
             if call.body is None:
                 call.body = batch
-                call.inflow.consumed(0, batch.size)
+                call.inflow.consumed(0, batch.size, now)
+                if not call.flags & REQUEST_SENDS_STREAM:  # nothing more comes
+                    call.inflow.close(now)
+                    call.inflow = None
                 self._admit(call, now)
             else:
                 self._hand_over(call, (Kind.INPUT, call, batch))
@@ -314,7 +319,7 @@ class Callee:
     def consumed(self, call: IncomingCall, items: int, size: int, now: float) -> None:
         """The handler took items of the stream its caller sends."""
         if not call.closed and call.inflow is not None:
-            call.inflow.consumed(items, size)
+            call.inflow.consumed(items, size, now)
             self._grant(call)
 
     def finish(self, call: IncomingCall, payload_format: int, segments: list[Buffer], now: float) -> None:
@@ -499,6 +504,8 @@ class Callee:
     def _close(self, call: IncomingCall, reason: str, now: float) -> None:
         if not self._calls.close(call, reason):
             return
+        if call.inflow is not None:
+            call.inflow.close(now)
         if self._give_up(call, now) and call.body is not None:
             call.body = TAKEN
         if call.run_key is not None and call.key != NOWHERE and (run := self.runs.leave(call)) is not None:

@@ -60,6 +60,7 @@ from reachmesh.routing import NoPick, Outcome, Provider, Router, RouteRequest
 from reachmesh.routing.group import is_shadow
 from reachmesh.wire.frames import NO_DEADLINE, Frame, decode_error, encode_frame, encode_request_meta
 from reachmesh.wire.limits import Limits
+from reachmesh.wire.transfer import as_bytes
 
 CREDIT = struct.Struct(">II")
 """Body of a CREDIT frame: items, bytes."""
@@ -223,7 +224,7 @@ class Caller:
     def consumed(self, call: OutgoingCall, items: int, size: int, now: float) -> None:
         """The reader took items of the answer stream."""
         if not call.closed and call.inflow is not None:
-            call.inflow.consumed(items, size)
+            call.inflow.consumed(items, size, now)
             self._grant(call)
 
     # ---------------------------------------------------------------- what came in
@@ -236,8 +237,10 @@ class Caller:
             return
         if frame.flags & RESPONSE_MORE:
             call.answer_flags, call.answer_format = frame.flags, frame.payload_format
-            call.inflow = Inflow(self._limits.message)
-            return
+            if call.inflow is not None:
+                call.inflow.close(now)
+            call.inflow = Inflow(self._limits.message, self._links.pace(key), now, is_body=True)
+            return self._grant(call)
         body = frame.body
         segments: list[Buffer] = [body, *frame.parts] if len(body) else list(frame.parts)
         self._answer(call, frame.flags, frame.payload_format, Batch(segments, 0), frame.priority, now)
@@ -260,7 +263,7 @@ class Caller:
             return
         body = frame.body
         segments: list[Buffer] = [body, *frame.parts] if len(body) else list(frame.parts)
-        batch, fault = call.inflow.handle_piece(frame.flags, segments)
+        batch, fault = call.inflow.handle_piece(frame.flags, segments, now)
         if fault:
             self._send_cancel(call)
             return self._attempt_failed(
@@ -391,7 +394,7 @@ class Caller:
         remaining = NO_DEADLINE if call.deadline is None else max(0, min(int((call.deadline - now) * 1000), NO_DEADLINE - 1))
         flags = call.flags | REQUEST_RETRY if call.attempts else call.flags
         if flags & REQUEST_WANTS_STREAM:
-            call.inflow = Inflow(self._limits.message)
+            call.inflow = Inflow(self._limits.message, self._links.pace(key), now)
         segments = call.body
         size = len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
         parts: Sequence[Buffer] = ()
@@ -460,7 +463,7 @@ class Caller:
 
     def _answer(self, call: OutgoingCall, flags: int, payload_format: int, batch: Batch, level: int, now: float) -> None:
         if flags & RESPONSE_ERROR:
-            return self._attempt_failed(call, decode_error(b"".join(batch.segments)), now, level)
+            return self._attempt_failed(call, decode_error(b"".join(map(as_bytes, batch.segments))), now, level)
         self._end_attempt(call, Outcome.OK, None, now, level)
         self._settle(call, (Kind.ANSWER, call.handle, (payload_format, batch)), "ok", now)
 
@@ -584,6 +587,8 @@ class Caller:
             del calls[call.call_id]
             if not calls:
                 del self._by_link[call.key]
+        if call.inflow is not None:
+            call.inflow.close(now)
         call.sent_at = call.answer_flags = call.inflow = None
         if not call.flags & REQUEST_SENDS_STREAM:
             call.outflow = None

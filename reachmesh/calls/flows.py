@@ -3,20 +3,25 @@
 A request's body, an answer's body and the items of a stream all travel the same way: whatever is larger than a chunk is cut
 into STREAM frames that spend credit, so nothing a peer sends can pile up here and a small call never waits behind a big body
 for longer than the window takes to drain. Credit is counted in bytes of frame bodies and in whole items, as in HTTP/2
-(RFC 9113 section 5.2) but per stream only: one unread stream never takes another's credit.
+(RFC 9113 section 5.2) but per stream only: one unread stream never takes another's credit. How much of it there is the reader
+decides (`window.py`): a little at first, more once it has shown how fast it takes.
 
-Invariants a property test can name: bytes sent never exceed bytes granted by more than one chunk; every byte received is
-granted back exactly once, when its item is consumed; items leave `Inflow` whole and in order.
+Invariants a property test can name: bytes sent never exceed bytes granted by more than one small chunk; every byte received is
+granted back exactly once, when its item is consumed, and beside that only what the window grew or shrank by; items leave `Inflow`
+whole and in order.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from itertools import accumulate
 
 from reachmesh.calls.flags import STREAM_ITEMS, STREAM_MORE
-from reachmesh.wire.transfer import Assembler, cut
+from reachmesh.calls.window import Pace, Window
+from reachmesh.wire.limits import LIMITS
+from reachmesh.wire.transfer import Assembler, Cutter, Segment
 
 Buffer = bytes | bytearray | memoryview
 Piece = tuple[int, bytes, Sequence[Buffer]]
@@ -26,10 +31,22 @@ WINDOW_ITEMS = 64
 """Items a stream may have on the way before its reader has consumed any."""
 
 WINDOW_BYTES = 256 * 1024
-"""Bytes a stream or a large body may have on the way."""
+"""Bytes a stream or a large body may have on the way before anything is known of its reader."""
+
+MOST_ITEMS = 4096
+"""The same for the fastest reader. More costs memory when it stops all the same, fewer costs rate."""
+
+MOST_BYTES = 4 * 1024 * 1024
+"""The same in bytes."""
+
+PATIENCE = 4
+"""Windows that the reader of a stream takes before it gets a larger one. A body has no reader but the link, and needs half as many."""
 
 PART_BYTES = 16 * 1024
 """Bodies from this size on leave as a ZeroMQ part of their own instead of being copied into the batch."""
+
+_OVERDRAWN = 2 * LIMITS.chunk
+"""Bytes beyond its credit that a sender is forgiven: one frame, and framing."""
 
 
 def array_header(count: int) -> bytes:
@@ -46,6 +63,15 @@ def packed(body: Buffer) -> tuple[bytes, Sequence[Buffer]]:
     return (bytes(body), ()) if len(body) < PART_BYTES else (b"", (body,))
 
 
+class _Run:
+    """Small items in a row, each one MessagePack value; `at` of them have left."""
+
+    __slots__ = ("at", "bodies")
+
+    def __init__(self, bodies: list[Buffer]) -> None:
+        self.bodies, self.at = bodies, 0
+
+
 class Outflow:
     """Sending end of one direction: queues payloads, cuts the big ones, spends credit.
 
@@ -53,37 +79,48 @@ class Outflow:
     frame in ready and None otherwise. `ended` becomes true once everything queued before `end()` has been pulled.
 
     Args:
-        chunk: largest frame body in bytes; also the amount by which credit in bytes may be overdrawn.
+        chunk: largest frame body in bytes while little credit is there, and always of small items; also the amount by which credit
+            in bytes may be overdrawn. With more credit, chunks are a quarter of it, so that a fast link is not held up by small ones.
     """
 
     __slots__ = (
-        "_chunks",
+        "_cutter",
         "_ending",
-        "_next",
+        "_flags",
         "_queue",
+        "_small",
         "chunk",
         "credit_bytes",
         "credit_items",
         "granted_bytes",
         "granted_items",
         "is_listed",
-        "items",
-        "window",
     )
 
     def __init__(self, chunk: int, *, items: int = WINDOW_ITEMS, window: int = WINDOW_BYTES) -> None:
-        self.chunk, self.items, self.window = chunk, items, window
+        self._small = self.chunk = chunk
         self.credit_items = self.granted_items = items
         self.credit_bytes = self.granted_bytes = window
         self.is_listed = False
-        self._queue: deque[tuple[int, list[Buffer], int]] = deque()
-        self._chunks: Iterator[Buffer] | None = None
-        self._next: Buffer | None = None
+        self._queue: deque[_Run | tuple[int, list[Buffer], int]] = deque()
+        self._cutter: Cutter | None = None
+        self._flags = 0
         self._ending = False
+
+    def put_items(self, bodies: list[Buffer]) -> None:
+        """Queue encoded items of one segment each, in order. The list is taken over."""
+        last = self._queue[-1] if self._queue else None
+        if type(last) is _Run:
+            last.bodies += bodies
+        else:
+            self._queue.append(_Run(bodies))
 
     def put_item(self, segments: list[Buffer]) -> None:
         """Queue one encoded item (its first segment is MessagePack, the others out-of-band buffers)."""
-        self._queue.append((STREAM_ITEMS, segments, sum(map(len, segments))))
+        if len(segments) == 1 and len(segments[0]) <= self._small:
+            self.put_items(segments)
+        else:
+            self._queue.append((STREAM_ITEMS, segments, sum(map(len, segments))))
 
     def put_body(self, segments: list[Buffer]) -> None:
         """Queue the body of a request or an answer that is too large for its own frame; it goes before all items."""
@@ -96,73 +133,79 @@ class Outflow:
     @property
     def ended(self) -> bool:
         """Whether all that was put before `end()` has left."""
-        return self._ending and not self._queue and self._chunks is None
+        return self._ending and not self._queue and self._cutter is None
 
     def grant(self, items: int, size: int) -> None:
-        """The reader gave back credit. More than a full window is not taken: a reader that gives it away would fill our memory."""
-        items = min(items, self.items - self.credit_items)
-        size = min(size, self.window - self.credit_bytes)
+        """The reader gave credit. More than the largest window is not taken: a reader that gives it away would fill our memory."""
+        items = max(0, min(items, MOST_ITEMS - self.credit_items))
+        size = max(0, min(size, MOST_BYTES - self.credit_bytes))
         self.credit_items += items
         self.credit_bytes += size
         self.granted_items += items
         self.granted_bytes += size
+        self.chunk = max(self._small, min(self.credit_bytes // 4, LIMITS.large_chunk))
 
     def pull(self) -> Piece | None:
         """Take the next frame that the credit allows; None when there is none."""
-        if self._chunks is not None:
-            return self._pull_chunk()
-        if not self._queue or self.credit_bytes <= 0:
-            return None
-        flags, segments, size = self._queue[0]
-        if flags and self.credit_items <= 0:
-            return None
-        if flags and size <= self.chunk:
-            return self._pull_items() if len(segments) == 1 else self._pull_item()
-        self._queue.popleft()
-        if flags:
-            self.credit_items -= 1
-            segments = [b"\x91" + bytes(segments[0]), *segments[1:]]
-        self._chunks = iter(cut(segments, self.chunk))
-        self._next = next(self._chunks)
-        self._queue.appendleft((flags, [], 0))
-        return self._pull_chunk()
-
-    def _pull_chunk(self) -> Piece | None:
-        assert self._chunks is not None
-        assert self._next is not None
         if self.credit_bytes <= 0:
             return None
-        chunk, self._next = self._next, next(self._chunks, None)
-        self.credit_bytes -= len(chunk)
-        if self._next is not None:
-            return STREAM_MORE, *packed(chunk)
-        self._chunks = None
-        flags, _, _ = self._queue.popleft()
-        return flags, *packed(chunk)
-
-    def _pull_item(self) -> Piece:
-        """One item with buffers of its own that fits a chunk leaves uncut."""
-        _, segments, size = self._queue.popleft()
-        self.credit_items -= 1
-        self.credit_bytes -= size + 1
-        return STREAM_ITEMS, b"\x91" + bytes(segments[0]), segments[1:]
-
-    def _pull_items(self) -> Piece:
-        """Small items that are ready together share one frame, as one MessagePack array."""
-        bodies: list[Any] = []
-        total = 0
-        queue = self._queue
-        while queue and self.credit_items > 0 and total < self.credit_bytes:
-            _, segments, size = queue[0]
-            if len(segments) != 1 or (bodies and total + size > self.chunk):
-                break
-            queue.popleft()
-            bodies.append(segments[0])
-            total += size
+        if self._cutter is not None:
+            return self._pull_chunk(self._cutter)
+        if not self._queue:
+            return None
+        head = self._queue[0]
+        if isinstance(head, _Run):
+            return self._pull_items(head) if self.credit_items > 0 else None
+        flags, segments, size = head
+        if flags:
+            if self.credit_items <= 0:
+                return None
             self.credit_items -= 1
-        header = array_header(len(bodies))
+        self._queue.popleft()
+        if flags:
+            segments = [b"\x91" + segments[0], *segments[1:]]
+            if size < self._room():
+                self.credit_bytes -= size + 1
+                return flags, *_placed(segments)
+        self._flags, self._cutter = flags, Cutter(segments)
+        return self._pull_chunk(self._cutter)
+
+    def _room(self) -> int:
+        """Bytes the next frame may have: a chunk, but beyond the credit only a small one."""
+        return min(self.chunk, max(self.credit_bytes, self._small))
+
+    def _pull_chunk(self, cutter: Cutter) -> Piece:
+        before = cutter.left
+        chunk = cutter.take(self._room())
+        self.credit_bytes -= before - cutter.left
+        if cutter.left:
+            return STREAM_MORE, *_placed(chunk)
+        self._cutter = None
+        return self._flags, *_placed(chunk)
+
+    def _pull_items(self, run: _Run) -> Piece:
+        """Small items that are ready together share one frame, as one MessagePack array."""
+        at = run.at
+        bodies = run.bodies[at : at + self.credit_items]
+        total = sum(map(len, bodies))
+        if total > self._small:
+            bodies = bodies[: max(1, bisect_right(list(accumulate(map(len, bodies))), self._small))]
+            total = sum(map(len, bodies))
+        count = len(bodies)
+        if at + count == len(run.bodies):
+            self._queue.popleft()
+        else:
+            run.at = at + count
+        header = array_header(count)
+        self.credit_items -= count
         self.credit_bytes -= total + len(header)
         return STREAM_ITEMS, *packed(b"".join((header, *bodies)))
+
+
+def _placed(segments: Sequence[Buffer]) -> tuple[bytes, Sequence[Buffer]]:
+    """The segments of one frame: a first small one in it, all others as parts of their own."""
+    first = segments[0]
+    return (bytes(first), segments[1:]) if 0 < len(first) < PART_BYTES else (b"", segments)
 
 
 class Batch:
@@ -173,7 +216,7 @@ class Batch:
 
     __slots__ = ("segments", "size")
 
-    def __init__(self, segments: list[Buffer], size: int) -> None:
+    def __init__(self, segments: Sequence[Segment], size: int) -> None:
         self.segments = segments
         self.size = size
 
@@ -183,22 +226,40 @@ class Inflow:
 
     Args:
         limit: largest joined payload in bytes.
+        pace: of the link it comes by.
+        is_body: nothing but one body comes, which nobody has to read: the link alone sets its pace.
         items, window: what the sender was told it may have on the way.
     """
 
-    __slots__ = ("_assembler", "_due_bytes", "_due_items", "_held", "_limit", "_partial", "_size", "items", "window")
+    __slots__ = ("_assembler", "_bytes", "_due_bytes", "_due_items", "_held", "_is_body", "_items", "_limit", "_pace", "_partial", "_room")
 
-    def __init__(self, limit: int, *, items: int = WINDOW_ITEMS, window: int = WINDOW_BYTES) -> None:
-        self.items, self.window = items, window
-        self._limit = limit
+    def __init__(
+        self,
+        limit: int,
+        pace: Pace,
+        now: float,
+        *,
+        is_body: bool = False,
+        items: int = WINDOW_ITEMS,
+        window: int = WINDOW_BYTES,
+    ) -> None:
+        self._items = Window(items, MOST_ITEMS, PATIENCE, now)
+        self._bytes = Window(window, MOST_BYTES, 2 if is_body else PATIENCE, now)
+        self._limit, self._pace, self._is_body = limit, pace, is_body
         self._assembler: Assembler | None = None
-        self._size = 0
         self._held = self._partial = 0
         self._due_items = self._due_bytes = 0
+        self._room = window
+        if is_body and (known := pace.begin(now)) > window:
+            self._grow(known - window)
 
-    def handle_piece(self, flags: int, segments: Sequence[Buffer]) -> tuple[Batch | None, str | None]:
+    def handle_piece(self, flags: int, segments: Sequence[Buffer], now: float) -> tuple[Batch | None, str | None]:
         """Take the segments of one STREAM frame: `(batch, None)` when a payload is complete, `(None, fault)` when it is malformed."""
         size = sum(map(len, segments))
+        self._room -= size
+        if self._room < -_OVERDRAWN:
+            return None, "more than the credit was sent"
+        joined: Sequence[Segment] = segments
         if flags & STREAM_MORE or self._assembler is not None:
             if self._assembler is None:
                 self._assembler = Assembler(self._limit)
@@ -206,40 +267,61 @@ class Inflow:
                 if fault := self._assembler.add(segment):
                     return None, fault
             if flags & STREAM_MORE:
-                self._hold_partial(size)
+                self._hold_partial(size, now)
                 return None, None
-            joined = self._assembler.done()
+            done = self._assembler.done()
             self._assembler = None
-            if isinstance(joined, str):
-                return None, joined
-            segments = joined
+            if isinstance(done, str):
+                return None, done
+            joined = done
         elif not flags & STREAM_ITEMS:
             return None, "a last chunk without a first one"
         self._held += size
-        if self._held - size + self._partial > 2 * self.window + (1 << 20):
-            return None, "more than the credit was sent"
-        return Batch(list(segments), size), None
+        return Batch(joined, size), None
 
-    def _hold_partial(self, size: int) -> None:
+    def _hold_partial(self, size: int, now: float) -> None:
         """Chunks of an unfinished item are granted back at once while nothing finished waits, so that it can finish."""
         if self._held:
             self._partial += size
         else:
-            self._due_bytes += size
+            self._take_bytes(size, now)
 
-    def consumed(self, items: int, size: int) -> None:
+    def consumed(self, items: int, size: int, now: float) -> None:
         """The reader took `items` whole items out of frames of `size` bytes together."""
-        self._due_items += items
-        self._due_bytes += size
+        if items:
+            self._due_items += items + self._items.take(items, now)
         self._held -= size
         if self._held <= 0:
-            self._due_bytes += self._partial
-            self._partial = 0
+            size, self._partial = size + self._partial, 0
+        self._take_bytes(size, now)
+
+    def _take_bytes(self, size: int, now: float) -> None:
+        self._due_bytes += size
+        if change := self._bytes.take(size, now):
+            self._bytes.size -= change
+            self._grow(change)
+
+    def _grow(self, change: int) -> None:
+        """Make the window larger by what the link has left to lend, or smaller; what was granted already is not granted again."""
+        change = self._pace.lend(change)
+        self._bytes.size += change
+        self._due_bytes += change
 
     def take_grant(self) -> tuple[int, int] | None:
-        """Credit to give back now, once it is worth a frame (half a window of either kind)."""
-        if self._due_items * 2 < self.items and self._due_bytes * 2 < self.window:
+        """Credit to give now, once it is worth a frame (half a window of either kind)."""
+        items, size = self._due_items, self._due_bytes
+        if items * 2 < self._items.size and size * 2 < self._bytes.size:
             return None
-        grant = self._due_items, self._due_bytes
-        self._due_items = self._due_bytes = 0
-        return grant
+        items, size = max(0, items), max(0, size)
+        self._due_items -= items
+        self._due_bytes -= size
+        self._room += size
+        return items, size
+
+    def close(self, now: float) -> None:
+        """Nothing more comes: give back to the link what it lent. Safe to call twice."""
+        if self._is_body and self._bytes.judged:
+            self._pace.note(self._bytes.size, now)
+        self._pace.lend(self._bytes.least - self._bytes.size)
+        self._bytes.size = self._bytes.least
+        self._bytes.judged = False

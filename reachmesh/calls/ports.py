@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 from reachmesh.calls.flows import Buffer, Outflow
+from reachmesh.calls.window import Pace
 
 
 class Kind(IntEnum):
@@ -58,6 +59,9 @@ class Links(Protocol):
 
     def link_to(self, boot: bytes) -> int | None:
         """Key of an established link to a boot, or None."""
+
+    def pace(self, key: int) -> Pace:
+        """What is known of a link's speed."""
 
     def want(self, boot: bytes, now: float) -> bool:
         """Start to make a link; false when no address of the boot is known. The outcome comes back to the caller machine."""

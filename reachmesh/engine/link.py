@@ -8,6 +8,7 @@ from enum import Enum
 
 from reachmesh.calls.flows import Buffer, Outflow
 from reachmesh.calls.ports import Flowing
+from reachmesh.calls.window import Pace
 
 GREETING_TIMEOUT = 3.0
 """Seconds between HELLO and its answer."""
@@ -36,6 +37,7 @@ class Link:
         "key",
         "name",
         "observer",
+        "pace",
         "parts",
         "patience",
         "phase",
@@ -53,6 +55,7 @@ class Link:
         self.frames: list[bytes] = []
         self.parts: list[Buffer] = []
         self.flows: deque[tuple[Flowing, Outflow]] = deque()
+        self.pace = Pace()
         self.spare_since: float | None = None
         self.waiting = False
 

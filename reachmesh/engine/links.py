@@ -21,6 +21,7 @@ from typing import Any
 from reachmesh.calls.flows import Buffer
 from reachmesh.calls.ports import Flowing
 from reachmesh.calls.timers import NEVER
+from reachmesh.calls.window import Pace
 from reachmesh.engine.addresses import AddressBook
 from reachmesh.engine.link import GREETING_TIMEOUT, Link, LinkNote, Phase
 from reachmesh.engine.outbound import Outbound
@@ -443,6 +444,11 @@ class LinkTable:
         link = self._links.get(owner.key)
         if link is not None:
             self._outbound.flow(link, owner)
+
+    def pace(self, key: int) -> Pace:
+        """What is known of a link's speed; nothing, of one that is gone."""
+        link = self._links.get(key)
+        return link.pace if link is not None else Pace()
 
     def take_sends(self) -> list[tuple[int, bytes, list[Buffer]]]:
         """Everything to be sent now: per link one batch and its out-of-band parts."""

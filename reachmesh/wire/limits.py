@@ -27,6 +27,7 @@ class Limits:
         segments: buffers of one payload: its body and what travels out of band beside it.
         chunk: bytes of one piece of a payload that is sent in pieces. Bigger delays small calls behind bulk on a slow
             link, smaller costs more frames (64 KiB took the small call's P99 from 885 to 33 ms at 10 MiB/s).
+        large_chunk: the same once the link has shown that it is fast (`calls/window.py`): a quarter of the credit, up to this.
         inline: buffers of at least so many bytes leave the body and travel out of band, uncopied. Lower costs a part per
             small buffer, higher copies more.
         frames_per_batch: frames in one ZeroMQ part.
@@ -41,6 +42,7 @@ class Limits:
     values: int = 16 * MIB
     segments: int = 4096
     chunk: int = 64 * KIB
+    large_chunk: int = MIB
     inline: int = 16 * KIB
     frames_per_batch: int = 4096
     parts_per_batch: int = 4096

@@ -1,7 +1,8 @@
 """Payloads that do not fit one frame: cut in chunks on one side, put together on the other. SPEC.md, section 7.
 
 A payload is a list of segments (`values.py`). In pieces it is one sequence of bytes: a table (number of segments, length of
-each), then the segments. Big buffers are sliced, not copied, and each segment is written once at the receiver.
+each), then the segments. Big buffers are sliced, not copied, and what comes of them stays where the socket put it until the
+segment is read: then it is joined, once, into what the value wants (bytes, bytearray).
 
 The receiver believes the table only as far as refusing goes: a table that announces too much is a fault at once, but memory
 grows with the bytes that come, never ahead of them.
@@ -10,14 +11,17 @@ grows with the bytes that come, never ahead of them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from reachmesh.wire.limits import LIMITS
 
 _COUNT = struct.Struct(">I")
 _MERGED = 4096
-"""Pieces up to this size are joined with their neighbours: copying them is cheaper than a frame."""
+"""Pieces up to this size are joined with their neighbours: copying them is cheaper than a part."""
+
+_KEPT = 16 * 1024
+"""Received pieces from this size on are kept where they are."""
 
 
 def payload_size(segments: Sequence[Any]) -> int:
@@ -25,43 +29,103 @@ def payload_size(segments: Sequence[Any]) -> int:
     return sum(memoryview(segment).nbytes for segment in segments)
 
 
-def cut(segments: Sequence[Any], chunk: int = LIMITS.chunk) -> Iterator[bytes | memoryview]:
-    """The payload as pieces of 1 to `chunk` bytes, in order; at least one.
+class Cutter:
+    """Cuts a payload; the sizes are its caller's choice. `left`: bytes that have not been taken yet.
 
-    Pieces of big segments are views of them. `segments` is read while iterating and must not change meanwhile.
+    What is taken are views of the segments, which must not change meanwhile; small pieces are joined with their neighbours.
     """
-    views = [memoryview(segment).cast("B") for segment in segments]
-    pending: list[bytes | memoryview] = []
-    room = chunk
-    for piece in _pieces(_table(views), views, chunk):
-        if pending and (len(piece) > room or len(piece) > _MERGED):
-            yield pending[0] if len(pending) == 1 else b"".join(pending)
-            pending, room = [], chunk
-        if len(piece) > _MERGED or len(piece) == chunk:
-            yield piece
-            continue
-        pending.append(piece)
-        room -= len(piece)
-    if pending:
-        yield pending[0] if len(pending) == 1 else b"".join(pending)
+
+    __slots__ = ("_views", "left")
+
+    def __init__(self, segments: Sequence[Any]) -> None:
+        views = [memoryview(segment).cast("B") for segment in segments]
+        self._views = [memoryview(_table(views)), *(view for view in views if view)]
+        self._views.reverse()
+        self.left = sum(map(len, self._views))
+
+    def take(self, size: int) -> list[bytes | memoryview]:
+        """The next piece: 1 to `size` bytes, in one or more buffers. Call it while something is left."""
+        taken: list[bytes | memoryview] = []
+        small: list[memoryview] = []
+        views = self._views
+        while size and views:
+            view = views[-1]
+            if len(view) <= size:
+                views.pop()
+            else:
+                view, views[-1] = view[:size], view[size:]
+            size -= len(view)
+            self.left -= len(view)
+            if len(view) <= _MERGED:
+                small.append(view)
+                continue
+            if small:
+                taken.append(b"".join(small))
+                small = []
+            taken.append(view)
+        if small:
+            taken.append(b"".join(small))
+        return taken
 
 
 def _table(views: Sequence[memoryview]) -> bytes:
     return _COUNT.pack(len(views)) + struct.pack(f">{len(views)}Q", *map(len, views))
 
 
-def _pieces(table: bytes, views: Sequence[memoryview], chunk: int) -> Iterator[memoryview]:
-    """Table and segments in slices of at most `chunk` bytes; empty segments have none."""
-    for view in (memoryview(table), *views):
-        for at in range(0, len(view), chunk):
-            yield view[at : at + chunk]
+class Pieces:
+    """A segment that came in several pieces. `bytes()` and `writable()` join them, with one copy each."""
+
+    __slots__ = ("_length", "_pieces")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytearray | memoryview] = []
+        self._length = 0
+
+    def add(self, piece: memoryview) -> None:
+        """Append: the piece itself where it is most of the buffer it keeps alive, else a copy, so that little never holds much."""
+        self._length += len(piece)
+        owner: Any = piece.obj
+        if len(piece) >= _KEPT and 2 * len(piece) >= len(owner):
+            self._pieces.append(piece)
+        elif self._pieces and type(self._pieces[-1]) is bytearray:
+            self._pieces[-1] += piece
+        else:
+            self._pieces.append(bytearray(piece))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self._pieces)
+
+    def writable(self) -> bytearray:
+        """The bytes, to be written to."""
+        if len(self._pieces) == 1 and type(self._pieces[0]) is bytearray:
+            return self._pieces[0]
+        return bytearray().join(self._pieces)
+
+
+Segment = bytes | bytearray | memoryview | Pieces
+"""One segment as it arrived."""
+
+
+def as_bytes(segment: Segment) -> bytes:
+    """A segment as bytes; copied unless it is that already."""
+    return segment if type(segment) is bytes else bytes(segment)
+
+
+def as_bytearray(segment: Segment) -> bytearray:
+    """A segment to be written to; copied unless it is nobody else's."""
+    if type(segment) is Pieces:
+        return segment.writable()
+    return segment if type(segment) is bytearray else bytearray(segment)  # type: ignore[arg-type]
 
 
 class Assembler:
     """Puts one payload together.
 
     States: reading the table, then filling segments, then complete; or faulty, which is final. Invariants: memory held
-    is at most the bytes received plus one eighth and 4 KiB; a payload is complete exactly when every announced byte came.
+    is at most about twice the bytes received; a payload is complete exactly when every announced byte came.
 
     Args:
         limit: bytes of all segments together that are accepted.
@@ -75,7 +139,7 @@ class Assembler:
         self._segment_limit = segment_limit
         self._head = bytearray()
         self._lengths: Sequence[int] | None = None
-        self._segments: list[bytearray] = []
+        self._segments: list[Pieces] = []
         self._missing = 0
 
     @property
@@ -96,7 +160,7 @@ class Assembler:
         return self.fault
 
     def done(self, chunk: Any = b"") -> list[Any] | str:
-        """Take the last piece and give the segments, each a `bytearray`, or the text of the fault."""
+        """Take the last piece and give the segments, or the text of the fault."""
         self.add(chunk)
         if self.fault is None and not self.complete:
             self._fail(f"a payload ended after {self.received} bytes, before it was complete")
@@ -134,7 +198,7 @@ class Assembler:
         """Begin the next segment that has bytes; empty ones are finished on the way."""
         while not self._missing and len(self._segments) < len(lengths):
             self._missing = lengths[len(self._segments)]
-            self._segments.append(bytearray())
+            self._segments.append(Pieces())
 
     def _fill(self, view: memoryview, lengths: Sequence[int]) -> None:
         while len(view):
@@ -142,7 +206,7 @@ class Assembler:
                 self._fail(f"{len(view)} bytes after the end of a payload")
                 return
             piece = view[: self._missing]
-            self._segments[-1] += piece
+            self._segments[-1].add(piece)
             self._missing -= len(piece)
             view = view[len(piece) :]
             self._open(lengths)

@@ -21,6 +21,7 @@ from reachmesh.wire.extensions import MARKS, TAME, WILD, Ext, Mark
 from reachmesh.wire.frames import Buffer, PayloadFormat
 from reachmesh.wire.json_values import dump_json, load_json
 from reachmesh.wire.limits import LIMITS
+from reachmesh.wire.transfer import Pieces, as_bytearray, as_bytes
 from reachmesh.wire.writer import CONTAINER_COST, SCALARS, NotPlain, Refused, Writer
 
 __all__ = ["dump", "dump_arguments", "dump_body", "dump_json", "load", "load_arguments", "load_body", "load_json"]
@@ -86,13 +87,16 @@ def load(segments: Sequence[Any]) -> Any:
     """The value in `segments`, as `dump` made them.
 
     A `bytearray` segment is taken over (by an array or bytearray in the value); any other is copied where the value could
-    be written to. Every segment is used, once.
+    be written to. What came in pieces is joined here, once, into what the value wants. Every segment is used, once.
 
     Raises:
         PayloadError: malformed, or over `Limits`.
     """
     try:
         body = segments[0]
+        if type(body) is Pieces:
+            body = bytes(body)
+            segments = [body, *segments[1:]]
         size = len(body)
         if len(segments) == 1 and size <= LIMITS.depth:
             # So short that neither depth nor counts can be passed.
@@ -144,8 +148,8 @@ def load_body(payload_format: int, segments: Sequence[Any]) -> Any:
     if payload_format not in (_RAW, _JSON) or len(segments) != 1:
         raise PayloadError(f"{len(segments)} segments in payload format {payload_format}")
     if payload_format == _JSON:
-        return load_json(segments[0])
-    return segments[0] if type(segments[0]) is bytes else bytes(segments[0])
+        return load_json(bytes(segments[0]) if type(segments[0]) is Pieces else segments[0])
+    return as_bytes(segments[0])
 
 
 def _plain_cost(value: Any, kind: type, level: int) -> int:
@@ -193,7 +197,7 @@ def _dump_carefully(value: Any, root: str) -> list[Buffer]:
 
 def _load_checked(segments: Sequence[Any], size: int) -> Any:
     """Read something that may be big, deep, or made of several segments."""
-    total = size if len(segments) == 1 else sum(memoryview(each).nbytes for each in segments)
+    total = size if len(segments) == 1 else sum(map(len, segments))
     if total > LIMITS.message or len(segments) > LIMITS.segments:
         raise PayloadTooLarge(f"a message of {total} bytes in {len(segments)} segments")
     body = segments[0]
@@ -269,17 +273,15 @@ class _Reader:
             return MARKS[data]
         if code == Ext.ARRAY:
             dtype, order, shape, inline = arrays.read_array(data)
-            return arrays.make_array(dtype, order, shape, self._next() if inline is None else inline)
+            return arrays.make_array(dtype, order, shape, as_bytearray(self._next() if inline is None else inline))
         if code == Ext.SCALAR:
             return arrays.read_scalar(data)
         if data:
             raise ValueError(f"extension type {code} with {len(data)} bytes")
         if code == Ext.BYTES_BUFFER:
-            buffer = self._next()
-            return buffer if type(buffer) is bytes else bytes(buffer)
+            return as_bytes(self._next())
         if code == Ext.BYTEARRAY_BUFFER:
-            buffer = self._next()
-            return buffer if type(buffer) is bytearray else bytearray(buffer)
+            return as_bytearray(self._next())
         raise ValueError(f"extension type {code}")
 
     def _next(self) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from reachmesh.calls.flags import MSGPACK, REQUEST, RESPONSE, STREAM, STREAM_TO_CALLER
 from reachmesh.calls.incoming import IncomingCall
+from reachmesh.calls.window import Pace
 from reachmesh.wire.frames import NO_DEADLINE, Frame, encode_error, encode_frame, encode_request_meta, split_batch
 from reachmesh.wire.frames import join_batch as join
 
@@ -20,6 +21,7 @@ class FakeLinks:
         self.wanted: list[bytes] = []
         self.sent: list[tuple[int, Frame]] = []
         self.flows: list[Any] = []
+        self.paces: dict[int, Pace] = {}
 
     def send(self, key: int, frame: bytes, parts: Sequence[Any] = ()) -> None:
         frames, fault = split_batch(join([frame]), list(parts))
@@ -31,6 +33,9 @@ class FakeLinks:
 
     def link_to(self, boot: bytes) -> int | None:
         return self.up.get(boot)
+
+    def pace(self, key: int) -> Pace:
+        return self.paces.setdefault(key, Pace())
 
     def want(self, boot: bytes, now: float) -> bool:
         self.wanted.append(boot)

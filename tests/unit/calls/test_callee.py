@@ -23,6 +23,7 @@ from reachmesh.calls.flags import (
     STREAM_ITEMS,
     STREAM_MORE,
 )
+from reachmesh.calls.flows import MOST_BYTES, MOST_ITEMS
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.ports import Kind
 from reachmesh.errors import Overloaded, RemoteError
@@ -30,7 +31,7 @@ from reachmesh.resilience.permits import PermitConfig
 from reachmesh.resilience.pressure import PressureConfig
 from reachmesh.wire.frames import Frame, decode_error, encode_request_meta
 from reachmesh.wire.limits import LIMITS
-from reachmesh.wire.transfer import cut
+from reachmesh.wire.transfer import Cutter
 from reachmesh.wire.values import dump
 from tests.unit.calls.fake_links import FakeLinks, frame, request
 
@@ -197,16 +198,18 @@ def test_a_oneway_call_is_never_answered(side: Side) -> None:
 def test_a_body_in_pieces_is_delivered_when_complete(side: Side) -> None:
     """The request is handed over once, with its whole body, and the credit for it goes back."""
     body = [b"\x92\x91" + dump(bytes(300_000))[0], *dump(bytes(300_000))[1:], b"\x80"]
-    chunks = list(cut(body))
+    cutter, chunks = Cutter(body), []
+    while cutter.left:
+        chunks.append(b"".join(cutter.take(64 * 1024)))
     side.ask(request(1, flags=REQUEST_MORE, body=b""))
     for chunk in chunks[:-1]:
-        side.callee.handle_stream(LINK, frame(STREAM, STREAM_MORE, 1, bytes(chunk)), 0.0)
+        side.callee.handle_stream(LINK, frame(STREAM, STREAM_MORE, 1, chunk), 0.0)
         assert not side.deliveries
-    side.callee.handle_stream(LINK, frame(STREAM, 0, 1, bytes(chunks[-1])), 0.0)
+    side.callee.handle_stream(LINK, frame(STREAM, 0, 1, chunks[-1]), 0.0)
     assert side.kinds() == [Kind.REQUEST]
     assert [bytes(each) for each in side.call().body.segments] == [bytes(each) for each in body]  # type: ignore[union-attr]
     credited = sum(CREDIT.unpack(sent.body)[1] for _, sent in side.links.take() if sent.flags & STREAM_CREDIT)
-    assert credited >= sum(map(len, chunks)) - 128 * 1024
+    assert credited >= sum(map(len, chunks)) - 256 * 1024
 
 
 @pytest.mark.parametrize("flags", [0, REQUEST_WANTS_STREAM])
@@ -266,13 +269,14 @@ def test_the_final_frame_of_a_stream_follows_its_items(side: Side) -> None:
 
 
 def test_credit_beyond_the_window_is_not_taken(side: Side) -> None:
-    """A reader that gives credit away does not make this side send more than a window ahead."""
+    """A reader that gives credit away does not make this side send more than the largest window ahead."""
     side.ask(request(1, flags=REQUEST_WANTS_STREAM))
     for _ in range(50):
         side.callee.handle_stream(LINK, frame(STREAM, STREAM_CREDIT, 1, CREDIT.pack(0xFFFFFFFF, 0xFFFFFFFF)), 0.0)
     outflow = side.call().outflow
     assert outflow is not None
-    assert (outflow.credit_items, outflow.granted_items) == (64, 64)
+    assert (outflow.credit_items, outflow.granted_items) == (MOST_ITEMS, MOST_ITEMS)
+    assert (outflow.credit_bytes, outflow.granted_bytes) == (MOST_BYTES, MOST_BYTES)
 
 
 def test_children_are_handed_over_when_their_call_is_stopped(side: Side) -> None:

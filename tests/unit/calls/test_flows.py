@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reachmesh.calls.flags import STREAM_ITEMS, STREAM_MORE
-from reachmesh.calls.flows import WINDOW_BYTES, WINDOW_ITEMS, Batch, Inflow, Outflow
+from reachmesh.calls.flows import MOST_BYTES, MOST_ITEMS, WINDOW_BYTES, WINDOW_ITEMS, Batch, Inflow, Outflow
+from reachmesh.calls.window import HORIZON, Pace, Window
 from reachmesh.wire.limits import LIMITS
 from reachmesh.wire.values import dump, load
 
@@ -24,12 +25,14 @@ sizes = st.one_of(st.integers(0, 40), st.integers(0, 3 * CHUNK), st.integers(16_
 class Line:
     """Both ends of one direction, the wire between them, and a reader that holds what it got."""
 
-    def __init__(self, items: int, window: int) -> None:
+    def __init__(self, items: int, window: int, *, is_body: bool = False, pace: Pace | None = None) -> None:
+        self.now = 0.0
+        self.pace = pace or Pace()
         self.out = Outflow(CHUNK, items=items, window=window)
-        self.into = Inflow(LIMITS.message, items=items, window=window)
+        self.into = Inflow(LIMITS.message, self.pace, self.now, is_body=is_body, items=items, window=window)
         self.wire: deque[tuple[int, list[Any]]] = deque()
         self.held: deque[Batch] = deque()
-        self.sent = self.granted = 0
+        self.sent = self.granted = self.granted_items = self.sent_items = 0
         self.read: list[Any] = []
 
     def pull(self) -> bool:
@@ -44,7 +47,7 @@ class Line:
     def arrive(self) -> bool:
         if not self.wire:
             return False
-        batch, fault = self.into.handle_piece(*self.wire.popleft())
+        batch, fault = self.into.handle_piece(*self.wire.popleft(), self.now)
         assert fault is None
         if batch is not None:
             self.held.append(batch)
@@ -57,14 +60,20 @@ class Line:
         batch = self.held.popleft()
         items = load([bytes(each) for each in batch.segments])
         self.read.extend(items)
-        self.into.consumed(len(items), batch.size)
+        self.into.consumed(len(items), batch.size, self.now)
         self.grant()
         return True
 
     def grant(self) -> None:
         if (grant := self.into.take_grant()) is not None:
+            assert min(grant) >= 0
+            self.granted_items += grant[0]
             self.granted += grant[1]
             self.out.grant(*grant)
+
+    def wait(self) -> bool:
+        self.now += 0.003
+        return True
 
     def drain(self) -> None:
         while self.pull() or self.arrive() or self.consume():
@@ -73,7 +82,7 @@ class Line:
 
 @given(
     st.lists(sizes, max_size=30),
-    st.lists(st.sampled_from(["put", "pull", "arrive", "consume"]), max_size=120),
+    st.lists(st.sampled_from(["put", "pull", "arrive", "consume", "wait"]), max_size=120),
     st.integers(1, 8),
     st.sampled_from([CHUNK, 4 * CHUNK, WINDOW_BYTES]),
 )
@@ -89,13 +98,20 @@ def test_items_arrive_whole_in_order_and_within_credit(lengths: list[int], steps
             getattr(line, step)()
         assert line.sent <= window + line.granted + CHUNK + SLACK
         assert line.out.credit_items >= 0
+        assert window <= line.into._bytes.size <= max(window, MOST_BYTES)
+        assert items <= line.into._items.size <= MOST_ITEMS
     for value in waiting:
         line.out.put_item(dump(value))
     line.out.end()
     line.drain()
     assert line.out.ended
     assert line.read == values
-    assert line.sent == line.granted + line.into._due_bytes  # every byte is granted back exactly once
+    # Every byte and item is granted back exactly once, and beside that what the windows grew by.
+    grown, more = line.into._bytes.size - window, line.into._items.size - items
+    assert line.sent + grown == line.granted + line.into._due_bytes
+    assert len(values) + more == line.granted_items + line.into._due_items
+    line.into.close(line.now)
+    assert line.pace.lend(0) == line.pace._lent == 0
     assert line.into._held == line.into._partial == 0
     assert line.out.credit_bytes == window + line.granted - line.sent
 
@@ -111,11 +127,11 @@ def test_a_body_goes_before_the_items_of_its_stream(size: int, count: int) -> No
     got: list[Any] = []
     while line.pull() or line.wire:
         flags, segments = line.wire.popleft()
-        batch, fault = line.into.handle_piece(flags, segments)
+        batch, fault = line.into.handle_piece(flags, segments, 0.0)
         assert fault is None
         if batch is not None:
             got.append(b"".join(bytes(each) for each in batch.segments) if not got else load(batch.segments))
-            line.into.consumed(0, batch.size)
+            line.into.consumed(0, batch.size, 0.0)
         line.grant()
     assert got[0] == body
     assert [item for batch in got[1:] for item in batch] == list(range(count))
@@ -145,24 +161,24 @@ def test_an_item_larger_than_the_window_passes() -> None:
 
 def test_a_sender_that_ignores_its_credit_is_a_fault() -> None:
     """What is held for a reader is bounded whatever the sender does."""
-    inflow = Inflow(LIMITS.message)
-    piece = [b"\x91\xc0" + bytes(60_000)]
-    for _ in range(1000):
-        _, fault = inflow.handle_piece(STREAM_ITEMS, piece)
-        if fault:
-            break
-    else:
-        pytest.fail("60 MB were taken")
+    for flags in (STREAM_ITEMS, STREAM_MORE):
+        inflow = Inflow(LIMITS.message, Pace(), 0.0)
+        piece = [(1).to_bytes(4) + (10**8).to_bytes(8) + bytes(60_000)]
+        inflow.handle_piece(STREAM_ITEMS, [b"\x91\xc0"], 0.0)  # held by its reader: from here on nothing comes back
+        taken = 0
+        while inflow.handle_piece(flags, piece, 0.0)[1] is None:
+            taken += len(piece[0])
+        assert taken <= WINDOW_BYTES + 2 * LIMITS.chunk
 
 
 @pytest.mark.parametrize("pieces", [[(0, b"last")], [(STREAM_MORE, b"\xff" * 100)], [(STREAM_MORE, b"\0\0\0\1"), (STREAM_ITEMS, b"\0")]])
 def test_malformed_chunks_are_a_fault(pieces: list[tuple[int, bytes]]) -> None:
     """A last chunk without a first one, a table that cannot be, a payload that ends too soon: a fault's text, never an exception."""
-    inflow = Inflow(1 << 20)
+    inflow = Inflow(1 << 20, Pace(), 0.0)
     *before, last = pieces
     for flags, body in before:
-        assert inflow.handle_piece(flags, [body]) == (None, None)
-    batch, fault = inflow.handle_piece(last[0], [last[1]])
+        assert inflow.handle_piece(flags, [body], 0.0) == (None, None)
+    batch, fault = inflow.handle_piece(last[0], [last[1]], 0.0)
     assert batch is None
     assert fault
 
@@ -170,9 +186,136 @@ def test_malformed_chunks_are_a_fault(pieces: list[tuple[int, bytes]]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=64)), max_size=20))
 def test_any_pieces_are_taken_or_a_fault(pieces: list[tuple[int, bytes]]) -> None:
     """Totality: whatever a peer sends, the inflow answers."""
-    inflow = Inflow(1 << 16)
+    inflow = Inflow(1 << 16, Pace(), 0.0)
     for flags, body in pieces:
-        batch, fault = inflow.handle_piece(flags, [body])
+        batch, fault = inflow.handle_piece(flags, [body], 0.0)
         assert not (batch and fault)
         if fault:
             return
+
+
+class Reader(Line):
+    """A stream of small items that is read at so many a second."""
+
+    def read_for(self, seconds: float, rate: float) -> None:
+        end, step, budget = self.now + seconds, 0.0002, 0.0
+        while self.now < end:
+            while len(self.out._queue) < 1 or len(self.out._queue[0].bodies) < 10_000:  # type: ignore[union-attr]
+                self.out.put_items([b"\xc0"] * 10_000)
+            while self.pull() or self.arrive():
+                pass
+            self.now += step
+            budget = min(budget + rate * step, 2 * rate * step + 1)
+            while budget >= 1 and self.held:
+                budget -= len(load([bytes(each) for each in self.held[0].segments]))
+                self.consume()
+
+
+def test_a_reader_that_keeps_up_gets_more_and_one_that_does_not_gets_the_least() -> None:
+    """Items: 64 for a slow reader, what it takes in `HORIZON` for a fast one, and 64 again when it slows."""
+    line = Reader(WINDOW_ITEMS, WINDOW_BYTES)
+    line.read_for(1.0, 5_000)
+    assert line.into._items.size == WINDOW_ITEMS
+    line.read_for(1.0, 1_000_000)
+    assert line.into._items.size == MOST_ITEMS
+    line.read_for(3.0, 5_000)
+    assert line.into._items.size == WINDOW_ITEMS
+    before = len(line.read)
+    while line.pull() or line.arrive():
+        pass
+    on_the_way = sum(len(load([bytes(each) for each in batch.segments])) for batch in line.held)
+    assert len(line.read) == before
+    assert on_the_way <= WINDOW_ITEMS
+
+
+def test_a_reader_that_takes_a_little_and_stops_is_not_trusted() -> None:
+    """Whoever reads 190 items as fast as can be and then stops is sent 64 more at most; after thousands, 4,096."""
+    for read, most in ((1, 64), (190, 64), (500, 128), (100_000, MOST_ITEMS)):
+        line = Line(WINDOW_ITEMS, WINDOW_BYTES)
+        line.out.put_items([b"\xc0"] * (read + 10_000))
+        while len(line.read) < read:
+            line.now += 1e-5
+            assert line.pull() or line.arrive() or line.consume()
+        while line.pull() or line.arrive():
+            pass
+        unread = sum(len(load([bytes(each) for each in batch.segments])) for batch in line.held)
+        assert unread <= most
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000_000), st.floats(0, 0.05)), max_size=60), st.integers(1, 8))
+def test_a_window_keeps_its_bounds_and_holds_no_more_than_its_horizon(steps: list[tuple[int, float]], patience: int) -> None:
+    """It never leaves its bounds, never more than doubles, and grows only as far as what was taken in time."""
+    window, now = Window(1000, 500_000, patience, 0.0), 0.0
+    for amount, wait in steps:
+        now += wait
+        before, since = window.size, window._since
+        taken = window._taken + amount
+        change = window.take(amount, now)
+        assert window.size == before + change
+        assert 1000 <= window.size <= min(500_000, 2 * before)
+        if change > 0:
+            assert taken >= patience * before
+            assert window.size <= max(1000, taken / max(now - since, 1e-6) * HORIZON)
+
+
+def test_a_slow_link_that_delivers_in_bursts_keeps_the_least() -> None:
+    """10 MiB/s, held up for a tenth of a second now and then and then delivering at once all that was on the way: 256 KiB still."""
+    for patience in (2, 4):
+        window = Window(WINDOW_BYTES, MOST_BYTES, patience, 0.0)
+        now, owed = 0.0, 0
+        for step in range(2000):
+            now += 0.0064
+            owed += 65536
+            if step % 20 < 16:
+                window.take(min(owed, WINDOW_BYTES), now)
+                owed = 0
+            assert window.size == WINDOW_BYTES
+
+
+def test_the_next_big_body_of_a_fast_link_begins_with_what_the_last_one_had() -> None:
+    """Bodies one after another on one link: the second has its window from the start, unless the first is long ago."""
+    pace = Pace()
+    body = bytes(40 * MOST_BYTES)
+    started = []
+    for now in (0.0, 1.0, 100.0):
+        line = Line(WINDOW_ITEMS, WINDOW_BYTES, is_body=True, pace=pace)
+        line.into = Inflow(LIMITS.message, pace, now, is_body=True)
+        line.now = now
+        line.grant()
+        started.append(line.out.credit_bytes)
+        line.out.put_body([body])
+        while line.pull() or line.arrive():
+            line.now += 1e-5
+        line.into.close(line.now)
+    assert started == [WINDOW_BYTES, MOST_BYTES, WINDOW_BYTES]
+
+
+def test_what_a_peer_gets_beyond_the_least_is_bounded_whatever_it_opens() -> None:
+    """Twenty fast bodies at once on one link: together no more than `Pace.LENT` beyond what each has by right."""
+    pace = Pace()
+    inflows = [Inflow(LIMITS.message, pace, 0.0, is_body=True) for _ in range(20)]
+    for inflow in inflows:
+        inflow.handle_piece(STREAM_MORE, [(1).to_bytes(4) + (200_000_000).to_bytes(8)], 0.0)
+    for step in range(10):
+        for inflow in inflows:
+            _, size = inflow.take_grant() or (0, WINDOW_BYTES if step == 0 else 0)
+            assert inflow.handle_piece(STREAM_MORE, [bytes(size)], step * 1e-4) == (None, None)
+    beyond = sum(inflow._bytes.size - WINDOW_BYTES for inflow in inflows)
+    assert 0 < beyond <= Pace.LENT
+    for inflow in inflows:
+        inflow.close(1.0)
+    assert pace._lent == 0
+
+
+def test_chunks_are_small_until_the_credit_is_large() -> None:
+    """With the credit that everybody gets a chunk has 64 KiB; with more it is a quarter of it, up to 1 MiB."""
+    out = Outflow(LIMITS.chunk)
+    out.put_body([bytes(20 * MOST_BYTES)])
+    sizes = []
+    for grant in (0, WINDOW_BYTES, MOST_BYTES, 0):
+        out.grant(0, grant)
+        while (piece := out.pull()) is not None:
+            sizes.append(len(piece[1]) + sum(map(len, piece[2])))
+    assert sizes[:4] == [LIMITS.chunk] * 4
+    assert max(sizes) == LIMITS.large_chunk
+    assert sum(sizes) <= WINDOW_BYTES * 2 + MOST_BYTES + LIMITS.chunk
