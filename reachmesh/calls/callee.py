@@ -10,7 +10,7 @@ before its claim never runs; everything sent for a call goes to the link and id 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from reachmesh.calls.admission import Admission, Rule
@@ -31,10 +31,9 @@ from reachmesh.calls.flags import (
     STREAM_END,
     STREAM_TO_CALLER,
 )
-from reachmesh.calls.flows import Batch, Buffer, Inflow, Outflow, packed
+from reachmesh.calls.flows import PART_BYTES, Batch, Buffer, Inflow, Outflow, placed
 from reachmesh.calls.incoming import TAKEN, Incoming, IncomingCall
 from reachmesh.calls.meter import Meter
-from reachmesh.calls.outgoing import FLAT_BYTES
 from reachmesh.calls.ports import Delivery, Ended, Kind, Links
 from reachmesh.calls.runs import NOWHERE, Outcome, Runs
 from reachmesh.calls.timers import Timers
@@ -128,50 +127,53 @@ class Callee:
 
     def handle_request(self, key: int, boot: bytes, caller: tuple[str, str], frame: Frame, now: float) -> None:
         """A REQUEST frame from a peer whose handshake named `boot`."""
-        meta = self._metas.get(frame.meta)
+        _, flags, payload_format, priority, depth, call_id, trace_id, span_id, remaining, meta_bytes, body, parts = frame
+        meta = self._metas.get(meta_bytes)
         if meta is None:
-            meta = decode_request_meta(frame.meta)
+            meta = decode_request_meta(meta_bytes)
             if meta is None:
                 return self._refuse(key, frame, ProtocolError("the request's header could not be read"))
             if len(self._metas) >= _METAS:
                 self._metas.clear()
-            if len(frame.meta) <= _META_BYTES:
-                self._metas[frame.meta] = meta
-        remaining = frame.remaining_ms
+            if len(meta_bytes) <= _META_BYTES:
+                self._metas[meta_bytes] = meta
         call = IncomingCall(
             key,
-            frame.call_id,
-            boot=boot,
-            caller=caller,
-            capability=meta.capability,
-            extras=meta.extras or _NONE,
-            flags=frame.flags,
-            payload_format=frame.payload_format,
-            priority=frame.priority,
-            depth=frame.depth,
-            trace_id=frame.trace_id,
-            span_id=frame.span_id,
-            deadline=None if remaining == NO_DEADLINE else now + remaining / 1000,
-            now=now,
+            call_id,
+            boot,
+            caller,
+            meta.capability,
+            meta.extras or _NONE,
+            flags,
+            payload_format,
+            priority,
+            depth,
+            trace_id,
+            span_id,
+            None if remaining == NO_DEADLINE else now + remaining / 1000,
+            now,
         )
-        if refusal := self._reason_to_refuse(call, meta, remaining):
+        rule = self._rule_of(call.capability)
+        refusal = self._reason_to_refuse(call, meta.boot, rule, remaining)
+        if refusal is not None:
             return self._refuse(key, frame, refusal)
         self._calls.add(call)
         if call.deadline is not None:
             self._timers.add(call.deadline, call)
-        flags = frame.flags
-        if flags & REQUEST_WANTS_STREAM:
-            call.outflow = Outflow(self._limits.chunk)
-        if flags & (REQUEST_SENDS_STREAM | REQUEST_MORE):
-            is_body = not flags & REQUEST_SENDS_STREAM
-            call.inflow = Inflow(self._limits.message, self._links.pace(key), now, is_body=is_body)
-            self._grant(call)
-        if not flags & REQUEST_MORE:
-            body = frame.body
-            call.body = Batch([body, *frame.parts] if len(body) else list(frame.parts), 0)
-            self._admit(call, now)
+        if flags & _NOT_WHOLE:
+            if flags & REQUEST_WANTS_STREAM:
+                call.outflow = Outflow(self._limits.chunk)
+            if flags & (REQUEST_SENDS_STREAM | REQUEST_MORE):
+                is_body = not flags & REQUEST_SENDS_STREAM
+                call.inflow = Inflow(self._limits.message, self._links.pace(key), now, is_body=is_body)
+                self._grant(call)
+            if flags & REQUEST_MORE:
+                return None
+        call.body = Batch([body, *parts] if len(body) else list(parts), 0)
+        self._admit(call, rule, now)
+        return None
 
-    def _admit(self, call: IncomingCall, now: float) -> None:
+    def _admit(self, call: IncomingCall, rule: Rule | None, now: float) -> None:
         """The request is complete."""
         if call.extras and ("d" in call.extras or "r" in call.extras):
             begun = self.runs.begin(call, now)
@@ -184,11 +186,10 @@ class Callee:
             call = begun.run
             if call.task is not None and call.deadline is not None:
                 self._timers.add(call.deadline, call)
-        self._execute(call, now)
+        self._execute(call, rule, now)
 
-    def _execute(self, call: IncomingCall, now: float) -> None:
+    def _execute(self, call: IncomingCall, rule: Rule | None, now: float) -> None:
         """Find the answer in the cache, or have it run."""
-        rule = self._rule_of(call.capability)
         if rule is not None and rule.cache_ttl is not None and call.body is not None and not call.flags & _STREAMS:
             key = (call.capability, call.payload_format, *map(bytes, call.body.segments))
             if (kept := self.cache.get(key, now)) is not MISS:
@@ -209,14 +210,13 @@ class Callee:
         else:
             call.early = [*(call.early or ()), delivery]
 
-    def _reason_to_refuse(self, call: IncomingCall, meta: RequestMeta, remaining: int) -> ReachError | None:
-        if meta.boot != self._boot:
+    def _reason_to_refuse(self, call: IncomingCall, meant: bytes, rule: Rule | None, remaining: int) -> ReachError | None:
+        if meant != self._boot:
             return PeerLost("the instance this request was meant for is gone; another answers at its address", executed="no")
         if call.depth > self._depth_limit:
             return LoopDetected(f"{call.capability!r} is nested {call.depth} calls deep; the limit is {self._depth_limit}")
         if self._refusal is not None and not any(each.trace_id == call.trace_id for each in self.all()):
             return self._refusal
-        rule = self._rule_of(call.capability)
         if rule is None:
             return NoProvider(f"{self._instance_id} does not offer {call.capability!r}")
         if self._allows is not None and not self._allows(call):
@@ -225,9 +225,9 @@ class Callee:
             return refusal
         if remaining == 0:
             return DeadlineExceeded(f"the time for {call.capability!r} was over on arrival", executed="no")
-        if not self._calls.has_room(call.key):
-            return Overloaded(f"{self._instance_id} has too many calls of this caller open", retry_after=1.0)
-        if self._calls.get(call.key, call.call_id) is not None:
+        if (found := self._calls.reason_against(call.key, call.call_id)) is not None:
+            if found == "full":
+                return Overloaded(f"{self._instance_id} has too many calls of this caller open", retry_after=1.0)
             return ProtocolError("this call id is in use")
         return self.admission.turned_away(call)
 
@@ -270,7 +270,7 @@ class Callee:
                 if not call.flags & REQUEST_SENDS_STREAM:  # nothing more comes
                     call.inflow.close(now)
                     call.inflow = None
-                self._admit(call, now)
+                self._admit(call, self._rule_of(call.capability), now)
             else:
                 self._hand_over(call, (Kind.INPUT, call, batch))
         self._grant(call)
@@ -324,6 +324,7 @@ class Callee:
 
     def finish(self, call: IncomingCall, payload_format: int, segments: list[Buffer], now: float) -> None:
         """The handler returned (for a stream: it is over, with no segments)."""
+        call.handle = None  # it holds the call: a circle that would be the garbage collector's work
         if call.permits is not None:
             self.admission.ran(call, now)
         if call.cache_key is not None:
@@ -341,6 +342,7 @@ class Callee:
 
     def fail(self, call: IncomingCall, error: ReachError, now: float) -> None:
         """The handler failed, or could not be run; the error follows the items that are on their way."""
+        call.handle = None
         if call.permits is not None:
             self.admission.ran(call, now)
         self._fail(call, error, now)
@@ -383,15 +385,13 @@ class Callee:
         if call.flags & REQUEST_ONEWAY:
             self._close(call, "", now)
             return
-        size = len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
-        body: bytes = b""
-        parts: Any = ()
-        if size > FLAT_BYTES:
-            flags |= RESPONSE_MORE
-        elif len(segments) == 1:
-            body, parts = packed(segments[0])
-        elif segments:
-            body, parts = bytes(segments[0]), segments[1:]
+        body: Buffer = segments[0] if segments else b""
+        parts: Sequence[Buffer] = ()
+        large = False
+        if len(segments) > 1 or len(body) >= PART_BYTES:
+            large, body, parts = placed(segments)
+            if large:
+                flags |= RESPONSE_MORE
         elapsed = NO_DEADLINE if call.started is None else max(0, min(int((now - call.started) * 1000), NO_DEADLINE - 1))
         frame = encode_frame(
             RESPONSE,
@@ -408,7 +408,7 @@ class Callee:
             len(parts),
         )
         self._links.send(call.key, frame, parts)
-        if size > FLAT_BYTES:
+        if large:
             call.final = None
             call.outflow = Outflow(self._limits.chunk)
             call.outflow.put_body(segments)
@@ -506,7 +506,7 @@ class Callee:
             return
         if call.inflow is not None:
             call.inflow.close(now)
-        if self._give_up(call, now) and call.body is not None:
+        if not call.claimed and self._give_up(call, now) and call.body is not None:
             call.body = TAKEN
         if call.run_key is not None and call.key != NOWHERE and (run := self.runs.leave(call)) is not None:
             self._abandon(run, reason or "nobody waits for it", now)
@@ -527,13 +527,14 @@ class Callee:
             call.depth,
             call.caller[1],
             again,
-            call.subtasks,
+            call.subtasks or None,
         )
         self._ended.append(entry)
         self.meter.add(None if started is None else now - started, call.failed, now)
 
 
 _STREAMS = REQUEST_SENDS_STREAM | REQUEST_WANTS_STREAM
+_NOT_WHOLE = _STREAMS | REQUEST_MORE
 
 _HANDLERS_FAULT = (RemoteError, SemanticError, WorkerCrashed, DeadlineExceeded)
 """Errors that count as failures of this node; refusals and callers' mistakes do not."""

@@ -15,6 +15,7 @@ import random
 import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from reachmesh.calls.flags import (
     MSGPACK,
@@ -31,10 +32,9 @@ from reachmesh.calls.flags import (
     STREAM_CREDIT,
     STREAM_END,
 )
-from reachmesh.calls.flows import Batch, Buffer, Inflow, Outflow, packed
-from reachmesh.calls.incoming import NO_SUBTASKS
+from reachmesh.calls.flows import PART_BYTES, Buffer, Inflow, Outflow, placed
 from reachmesh.calls.latencies import Latencies
-from reachmesh.calls.outgoing import FLAT_BYTES, OutgoingCall
+from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.calls.ports import Delivery, Ended, Kind, Links
 from reachmesh.calls.timers import Timers
 from reachmesh.errors import (
@@ -172,6 +172,8 @@ class Caller:
         if call.parent is not None:
             if call.parent.closed:
                 return self._settle_error(call, Cancelled("the call this one was made for was cancelled", executed="no"), now)
+            if call.parent.children is None:
+                call.parent.children = {}
             call.parent.children[call] = None
         if call.depth > self._depth_limit:
             return self._settle_error(
@@ -231,19 +233,19 @@ class Caller:
 
     def handle_response(self, key: int, frame: Frame, now: float) -> None:
         """A RESPONSE frame: the answer, or its announcement when the body follows in chunks."""
-        call = self._calls.get(frame.call_id)
+        _, flags, payload_format, level, _, call_id, _, _, _, _, body, parts = frame
+        call = self._calls.get(call_id)
         if call is None or call.key != key or call.answer_flags is not None:
             self.strays += 1
             return
-        if frame.flags & RESPONSE_MORE:
-            call.answer_flags, call.answer_format = frame.flags, frame.payload_format
+        if flags & RESPONSE_MORE:
+            call.answer_flags, call.answer_format = flags, payload_format
             if call.inflow is not None:
                 call.inflow.close(now)
             call.inflow = Inflow(self._limits.message, self._links.pace(key), now, is_body=True)
             return self._grant(call)
-        body = frame.body
-        segments: list[Buffer] = [body, *frame.parts] if len(body) else list(frame.parts)
-        self._answer(call, frame.flags, frame.payload_format, Batch(segments, 0), frame.priority, now)
+        segments: list[Buffer] = [body, *parts] if len(body) else list(parts)
+        self._answer(call, flags, payload_format, segments, level, now)
 
     def handle_stream(self, key: int, frame: Frame, now: float) -> None:
         """A STREAM frame from the serving side: items, a chunk, or credit for what this side sends."""
@@ -271,7 +273,7 @@ class Caller:
             )
         if batch is not None:
             if call.answer_flags is not None:
-                return self._answer(call, call.answer_flags, call.answer_format, Batch(batch.segments, 0), 0, now)
+                return self._answer(call, call.answer_flags, call.answer_format, batch.segments, 0, now)
             call.items_seen = True
             self._deliveries.append((Kind.ITEMS, call.handle, batch))
         self._grant(call)
@@ -385,7 +387,10 @@ class Caller:
         self._next_id = call_id = (self._next_id + 1) & 0xFFFFFFFFFFFFFFFF
         call.call_id, call.key, call.sent_at = call_id, key, now
         self._calls[call_id] = call
-        self._by_link.setdefault(key, {})[call_id] = call
+        calls = self._by_link.get(key)
+        if calls is None:
+            calls = self._by_link[key] = {}
+        calls[call_id] = call
         meta = call.metas.get(call.boot)
         if meta is None:
             if len(call.metas) > 256:
@@ -396,15 +401,13 @@ class Caller:
         if flags & REQUEST_WANTS_STREAM:
             call.inflow = Inflow(self._limits.message, self._links.pace(key), now)
         segments = call.body
-        size = len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
         parts: Sequence[Buffer] = ()
-        body: bytes = b""
-        if size > FLAT_BYTES:
-            flags |= REQUEST_MORE
-        elif len(segments) == 1:
-            body, parts = packed(segments[0])
-        else:
-            body, parts = bytes(segments[0]), segments[1:]
+        body: Buffer = segments[0]
+        large = False
+        if len(segments) > 1 or len(body) >= PART_BYTES:
+            large, body, parts = placed(segments)
+            if large:
+                flags |= REQUEST_MORE
         frame = encode_frame(
             REQUEST,
             flags,
@@ -422,7 +425,7 @@ class Caller:
         self._links.send(key, frame, parts)
         if call.provider is not None and call.provider.idempotent and not flags & _ONE_WAY_OR_STREAM:
             self._watch(call, now)
-        if size > FLAT_BYTES:
+        if large:
             if call.outflow is None:
                 call.outflow = Outflow(self._limits.chunk)
             call.outflow.put_body(segments)
@@ -461,11 +464,11 @@ class Caller:
 
     # ---------------------------------------------------------------- outcomes
 
-    def _answer(self, call: OutgoingCall, flags: int, payload_format: int, batch: Batch, level: int, now: float) -> None:
+    def _answer(self, call: OutgoingCall, flags: int, payload_format: int, segments: Sequence[Any], level: int, now: float) -> None:
         if flags & RESPONSE_ERROR:
-            return self._attempt_failed(call, decode_error(b"".join(map(as_bytes, batch.segments))), now, level)
+            return self._attempt_failed(call, decode_error(b"".join(map(as_bytes, segments))), now, level)
         self._end_attempt(call, Outcome.OK, None, now, level)
-        self._settle(call, (Kind.ANSWER, call.handle, (payload_format, batch)), "ok", now)
+        self._settle(call, (Kind.ANSWER, call.handle, (payload_format, segments)), "ok", now)
 
     def _undelivered(self, call: OutgoingCall, reason: str, now: float) -> None:
         """Nothing was sent: another instance may be tried without spending a retry."""
@@ -521,7 +524,7 @@ class Caller:
         call = twin.hedge_of
         assert call is not None
         call.hedge = None
-        call.attempts.extend(twin.attempts)
+        call.attempts = (*call.attempts, *twin.attempts)
         if call.closed:
             return
         if delivery[0] is Kind.ANSWER:
@@ -569,27 +572,31 @@ class Caller:
         if not call.attempting:
             return
         call.attempting = False
-        latency = 0.0 if call.sent_at is None else now - call.sent_at
-        self._router.finished(call.boot, call.request.capability, outcome, latency, level, now)
+        sent_at, capability = call.sent_at, call.request.capability
+        latency = 0.0 if sent_at is None else now - sent_at
+        self._router.finished(call.boot, capability, outcome, latency, level, now)
         if not call.flags & _ONE_WAY_OR_STREAM:
             if outcome is Outcome.OK:
-                self.latencies.add(call.request.capability, latency, now)
+                self.latencies.add(capability, latency, now)
             elif outcome is Outcome.TIMEOUT:
-                self.latencies.add_vain(call.request.capability, latency, now)
-        for _ in range(call.watched):
-            self._timers.forget()
-        call.watched = 0
+                self.latencies.add_vain(capability, latency, now)
+        if call.watched:
+            for _ in range(call.watched):
+                self._timers.forget()
+            call.watched = 0
         if error is not None and call.provider is not None:
-            call.attempts.append({"instance_id": call.provider.instance_id, "error": error.code, "executed": error.executed})
-        if call.sent_at is not None:
+            attempt = {"instance_id": call.provider.instance_id, "error": error.code, "executed": error.executed}
+            call.attempts = (*call.attempts, attempt)
+        if sent_at is not None:
             del self._calls[call.call_id]
             calls = self._by_link[call.key]
             del calls[call.call_id]
             if not calls:
                 del self._by_link[call.key]
+            call.sent_at = None
         if call.inflow is not None:
             call.inflow.close(now)
-        call.sent_at = call.answer_flags = call.inflow = None
+        call.answer_flags = call.inflow = None
         if not call.flags & REQUEST_SENDS_STREAM:
             call.outflow = None
 
@@ -600,7 +607,7 @@ class Caller:
         if error.trace_id or error.attempts:  # shared with other calls (a stop): give this one a copy
             error = copy.copy(error)
         error.trace_id = call.trace_id.hex()
-        error.attempts = tuple(call.attempts)
+        error.attempts = call.attempts
         if error.executed == "no" and (_may_have_run(call) or (call.hedge is not None and _may_have_run(call.hedge))):
             error.executed = "maybe"  # an earlier attempt, or one beside it
         self._settle(call, (Kind.FAILED, call.handle, error), error.code, now)
@@ -611,7 +618,7 @@ class Caller:
         if call.timed:
             self._timers.forget()
         if call.parent is not None:
-            call.parent.children.pop(call, None)
+            call.parent.children.pop(call, None)  # it is there: `start` made it
         if call.hedge_of is not None:
             return self._end_hedge(call, delivery, now)
         if (twin := call.hedge) is not None:
@@ -620,6 +627,7 @@ class Caller:
             twin.closed = True
             self._end_attempt(twin, Outcome.IGNORED, None, now)
         self._deliveries.append(delivery)
+        call.handle = None  # it holds the call: a circle that would be the garbage collector's work
         peer = "" if call.provider is None else call.provider.instance_id
         again = len(call.attempts) if status == "ok" else max(0, len(call.attempts) - 1)
         entry = (
@@ -634,7 +642,7 @@ class Caller:
             call.depth,
             peer,
             again,
-            NO_SUBTASKS,
+            None,
         )
         self._ended.append(entry)
 

@@ -42,6 +42,9 @@ MOST_BYTES = 4 * 1024 * 1024
 PATIENCE = 4
 """Windows that the reader of a stream takes before it gets a larger one. A body has no reader but the link, and needs half as many."""
 
+FLAT_BYTES = 64 * 1024
+"""Bodies up to this size travel inside their own request or answer; larger ones are cut and flow under credit."""
+
 PART_BYTES = 16 * 1024
 """Bodies from this size on leave as a ZeroMQ part of their own instead of being copied into the batch."""
 
@@ -70,6 +73,15 @@ class _Run:
 
     def __init__(self, bodies: list[Buffer]) -> None:
         self.bodies, self.at = bodies, 0
+
+
+def placed(segments: Sequence[Buffer]) -> tuple[bool, bytes, Sequence[Buffer]]:
+    """Place a whole payload: whether it is too large for its own frame and has to flow; else what is in the frame, and its parts."""
+    if sum(map(len, segments)) > FLAT_BYTES:
+        return True, b"", ()
+    if len(segments) == 1:
+        return False, *packed(segments[0])
+    return False, bytes(segments[0]) if segments else b"", segments[1:]
 
 
 class Outflow:

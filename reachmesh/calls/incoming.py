@@ -86,7 +86,6 @@ class IncomingCall:
         self,
         key: int,
         call_id: int,
-        *,
         boot: bytes,
         caller: tuple[str, str],
         capability: str,
@@ -108,7 +107,7 @@ class IncomingCall:
         self.inflow: Inflow | None = None
         self.outflow: Outflow | None = None
         self.handle: Any = None
-        self.children: dict[Any, None] = {}
+        self.children: dict[Any, None] | None = None
         self.final: tuple[int, int, list[Any], float] | None = None
         self.closed = self.delivered = self.failed = self.silent = False
         self.run_key: Any = None
@@ -147,14 +146,21 @@ class Incoming:
         calls = self._links.get(key)
         return calls.get(call_id) if calls else None
 
-    def has_room(self, key: int) -> bool:
-        """Whether the link may open one more."""
+    def reason_against(self, key: int, call_id: int) -> str | None:
+        """Why the link may not open a call with this id: "full", "taken", or None."""
         calls = self._links.get(key)
-        return calls is None or len(calls) < CALLS_PER_LINK
+        if calls is None:
+            return None
+        if call_id in calls:
+            return "taken"
+        return "full" if len(calls) >= CALLS_PER_LINK else None
 
     def add(self, call: IncomingCall) -> None:
         """Enter an arriving call."""
-        self._links.setdefault(call.key, {})[call.call_id] = call
+        calls = self._links.get(call.key)
+        if calls is None:
+            calls = self._links[call.key] = {}
+        calls[call.call_id] = call
         self.open += 1
 
     def close(self, call: IncomingCall, reason: str = "") -> bool:

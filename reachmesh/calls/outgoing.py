@@ -10,9 +10,6 @@ from reachmesh.calls.flows import Buffer, Inflow, Outflow
 from reachmesh.errors import ReachError
 from reachmesh.routing import Provider, RouteRequest
 
-FLAT_BYTES = 64 * 1024
-"""Bodies up to this size travel inside their own request or answer; larger ones are cut and flow under credit."""
-
 
 class OutgoingCall:
     """A call and its current attempt.
@@ -76,7 +73,6 @@ class OutgoingCall:
         self,
         handle: Any,
         request: RouteRequest,
-        *,
         body: list[Buffer],
         payload_format: int,
         flags: int,
@@ -113,7 +109,7 @@ class OutgoingCall:
         self.watched = 0
         self.overdue = False
         self.tried: tuple[bytes, ...] = ()
-        self.attempts: list[dict[str, Any]] = []
+        self.attempts: tuple[Mapping[str, Any], ...] = ()
 
     def twin(self) -> OutgoingCall:
         """A second request for the same answer; not retried, without a deadline of its own timers, known to nobody but this call."""

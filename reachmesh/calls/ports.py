@@ -17,7 +17,7 @@ from reachmesh.calls.window import Pace
 class Kind(IntEnum):
     """What a delivery says about its target."""
 
-    ANSWER = 1  # target: handle of a call made here; value: (payload_format, Batch or None)
+    ANSWER = 1  # target: handle of a call made here; value: (payload_format, segments)
     FAILED = 2  # target: handle; value: ReachError
     ITEMS = 3  # target: handle; value: Batch
     ROOM = 4  # target: handle of a call made here whose input may go on
@@ -31,9 +31,9 @@ class Kind(IntEnum):
 
 Delivery = tuple[Kind, Any, Any]
 
-Ended = tuple[bool, str, str, float, float | None, float, bytes, bytes, int, str, int, Mapping[str, float]]
+Ended = tuple[bool, str, str, float, float | None, float, bytes, bytes, int, str, int, Mapping[str, float] | None]
 """A call that has ended, for whoever keeps count: made here (else served), capability, status ("ok", "sent" or an error's code),
-arrived, started, ended, trace id, span id, depth, instance id of the other side, retries, seconds of each sub-task."""
+arrived, started, ended, trace id, span id, depth, instance id of the other side, retries, seconds of each sub-task or None. A tuple of plain values: thousands are kept, and the garbage collector passes them over."""
 
 
 class Flowing(Protocol):

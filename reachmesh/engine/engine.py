@@ -333,7 +333,7 @@ class Engine:
         if self._touched:
             self._take_membership(now)
         for stopped in self.callee.take_stopped():
-            for child in list(stopped.children):
+            for child in list(stopped.children or ()):
                 self.caller.cancel(child, now=now, reason=f"the call it was made for is over: {stopped.reason}")
         for owner in self.links.take_ended():
             if isinstance(owner, IncomingCall):

@@ -6,10 +6,11 @@ import asyncio
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reachmesh.calls.flows import Batch
+from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.errors import BlockingCallInLoop, Cancelled, ReachError
 from reachmesh.execution.pool import blocking
 from reachmesh.node.callbacks import Callbacks
@@ -33,29 +34,41 @@ class Accepted:
 class _Reply:
     """An answer as it came; decoded by whoever asks for it first, in that thread."""
 
-    __slots__ = ("_decoded", "_error", "_segments", "payload_format")
+    __slots__ = ("_decoded", "_error", "_format", "_segments")
 
-    def __init__(self, payload_format: int, batch: Batch) -> None:
-        self.payload_format = payload_format
-        self._segments: Any = batch.segments
-        self._decoded: Any = None
+    def __init__(self, payload_format: int, segments: Sequence[Any]) -> None:
+        self._format = payload_format
+        self._segments: Sequence[Any] | None = segments
         self._error: ReachError | None = None
 
     def value(self) -> Any:
         segments = self._segments
         if segments is not None:
             try:
-                self._decoded = load_body(self.payload_format, segments)
+                self._decoded = load_body(self._format, segments)
             except ReachError as error:
-                self._error = error
+                self._decoded, self._error = None, error
             self._segments = None
         if self._error is not None:
             raise self._error
         return self._decoded
 
 
-_MAKING = threading.Lock()
-"""Held for the moment in which a future's condition is made, so that there is one."""
+_MADE_LATE: Mapping[str, Callable[[], Any]] = {
+    "_condition": threading.Condition,
+    "_waiters": list,
+    "_done_callbacks": list,
+    "_wakers": list,
+}
+"""Parts of a future that few ever need, and how they are made. `dict.setdefault` sees that there is one of each."""
+
+
+class _NoFallback:
+    def __repr__(self) -> str:
+        return "..."
+
+
+_NO_FALLBACK = _NoFallback()
 
 
 class CallFuture(concurrent.futures.Future[Any]):
@@ -71,35 +84,36 @@ class CallFuture(concurrent.futures.Future[Any]):
 
     _convert: Callable[[Any], Any] | None = None
     """Makes what the user gets of the decoded answer."""
+    _state = "PENDING"
+    _result: Any = None
+    _exception: BaseException | None = None
+    _nudged = False
+    _on_cancel: Callable[[], None] | None = None
+    _fallback: Any = _NO_FALLBACK
+    _call: OutgoingCall | None = None
+    _feeder: Any = None
+    _driver: Driver | None = None
+    _trace_id = ""
 
-    def __init__(self, callbacks: Callbacks, trace_id: str) -> None:
-        self._made: threading.Condition | None = None
-        self._state = "PENDING"
-        self._result: Any = None
-        self._exception: BaseException | None = None
-        self._waiters: list[Any] = []
-        self._done_callbacks: list[Callable[[CallFuture], object]] = []
+    def __init__(self, callbacks: Callbacks) -> None:
         self._callbacks = callbacks
-        self._wakers: list[Waker] = []
-        self._nudged = False
-        self._on_cancel: Callable[[], None] | None = None
-        self._fallback: Any = _NO_FALLBACK
-        self._call: Any = None
-        self._feeder: Any = None
-        self._driver: Driver | None = None
-        self.trace_id = trace_id
 
-    if not TYPE_CHECKING:  # checkers see the plain attribute of the standard future
+    if TYPE_CHECKING:
+        _wakers: list[Waker]
+    else:  # checkers see the plain attributes of the standard future
 
-        @property
-        def _condition(self) -> threading.Condition:
-            made = self._made
-            if made is None:
-                with _MAKING:
-                    made = self._made
-                    if made is None:
-                        made = self._made = threading.Condition()
-            return made
+        def __getattr__(self, name: str) -> Any:
+            """What a standard future makes at once, and this one when somebody asks."""
+            make = _MADE_LATE.get(name)
+            if make is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return self.__dict__.setdefault(name, make())
+
+    @property
+    def trace_id(self) -> str:
+        """Trace id of the call, 32 hex digits; it is in the serving node's log too."""
+        call = self._call
+        return self._trace_id if call is None else call.trace_id.hex()
 
     @property
     def instance_id(self) -> str:
@@ -109,9 +123,9 @@ class CallFuture(concurrent.futures.Future[Any]):
 
     # ---------------------------------------------------------------- from the driver
 
-    def answered(self, payload_format: int, batch: Batch) -> None:
+    def answered(self, payload_format: int, segments: Sequence[Any]) -> None:
         """The call ended well."""
-        self._settle("FINISHED", _Reply(payload_format, batch), None)
+        self._settle("FINISHED", _Reply(payload_format, segments), None)
 
     def succeeded(self, value: Any) -> None:
         """The call ended well, with this answer."""
@@ -142,10 +156,10 @@ class CallFuture(concurrent.futures.Future[Any]):
             return False
         self._result, self._exception = result, error
         self._state = state
-        made = self._made
+        made = self.__dict__.get("_condition")
         if made is not None:
             with made:
-                for waiter in self._waiters:
+                for waiter in self.__dict__.get("_waiters", ()):
                     if state != "FINISHED":
                         waiter.add_cancelled(self)
                     elif error is not None:
@@ -180,11 +194,10 @@ class CallFuture(concurrent.futures.Future[Any]):
     def _invoke_callbacks(self) -> None:
         if self._feeder is not None:
             self._feeder.close()
-        if self._wakers:
-            wakers, self._wakers = self._wakers, []
-            for waker in wakers:
-                waker.wake()
-        if self._done_callbacks:
+        parts = self.__dict__
+        for waker in parts.get("_wakers", ()):
+            waker.wake()
+        if "_done_callbacks" in parts:
             self._callbacks.put(super()._invoke_callbacks)  # type: ignore[misc]
 
     # ---------------------------------------------------------------- for the user
@@ -229,7 +242,7 @@ class CallFuture(concurrent.futures.Future[Any]):
             try:
                 raise error
             finally:
-                del error  # no circle through the traceback
+                del error, self  # no circle through the traceback
         reply = self._result
         value = reply.value() if type(reply) is _Reply else reply
         return value if self._convert is None else self._convert(value)
@@ -284,11 +297,3 @@ class CallFuture(concurrent.futures.Future[Any]):
 def _check_may_block(timeout: float | None) -> None:
     if timeout != 0 and asyncio._get_running_loop() is not None:
         raise BlockingCallInLoop("waiting for a result would block this thread's event loop", hint="await the future instead")
-
-
-class _NoFallback:
-    def __repr__(self) -> str:
-        return "..."
-
-
-_NO_FALLBACK = _NoFallback()

@@ -44,6 +44,8 @@ FOR_EVER = 1e9
 _PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
 """Types of most arguments, none of which is a stream."""
 
+_all_plain = _PLAIN.issuperset
+
 _STREAMED = (range, KeysView, ValuesView, ItemsView, deque)
 """Iterables without a wire form of their own: given as an argument they can only be meant as a stream."""
 
@@ -193,7 +195,7 @@ class Reach:
     def _submit_through(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFuture:
         """As `_submit`, with the node's middleware around it; what comes after the call runs in the callbacks' thread."""
         node, fallback = self._node, self._options.fallback
-        outer = CallFuture(node._callbacks, self._options.trace_id or "")
+        outer = CallFuture(node._callbacks)
         if fallback is not UNSET:
             outer._fallback = fallback
         passage, reach = self._enter(args, kwargs)
@@ -206,7 +208,7 @@ class Reach:
         except BaseException as error:
             outer.set_result(passage.leave(error))
             return outer
-        outer._call, outer._driver, outer.trace_id = inner._call, inner._driver, inner.trace_id
+        outer._call, outer._driver = inner._call, inner._driver
         outer._on_cancel = partial(_cancel, inner)
         exchange.trace_id = inner.trace_id
 
@@ -235,14 +237,14 @@ class Reach:
         return passage, Reach(self._node, self.capability, options)
 
     def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFuture:
-        node = self._node
-        future = CallFuture(node._callbacks, "")
-        future._fallback = self._options.fallback if self._options.fallback is not UNSET else future._fallback
-        if self._options.reply_to is not None:
+        node, options = self._node, self._options
+        future = CallFuture(node._callbacks)
+        if options.fallback is not UNSET:
+            future._fallback = options.fallback
+        if options.reply_to is not None:
             future._convert = _accepted
         call, source = self._make(future, args, kwargs, 0)
         future._call = call
-        future.trace_id = call.trace_id.hex()
         if (stopped := node._why_not()) is not None:
             stopped.trace_id = future.trace_id
             future.failed(stopped)
@@ -374,51 +376,48 @@ class Reach:
         """The call as the engine takes it, and the iterable to stream into it, if one was given."""
         options, node = self._options, self._node
         source = None
-        for value in (*args, *kwargs.values()) if args else kwargs.values():
-            if type(value) in _PLAIN:
-                continue
-            if _is_stream(value):
-                args, kwargs, source = _without_source(args, kwargs)
+        if not _all_plain(map(type, kwargs.values())) or (args and not _all_plain(map(type, args))):
+            args, kwargs, source = _without_source(args, kwargs)
+            if source is not None:
                 flags |= REQUEST_SENDS_STREAM
-                break
-        if source is not None and not hasattr(source, "__iter__") and asyncio._get_running_loop() is None:
-            raise UsageError("an async iterable can only be streamed from a running event loop")
+                if not hasattr(source, "__iter__") and asyncio._get_running_loop() is None:
+                    raise UsageError("an async iterable can only be streamed from a running event loop")
         body = dump_arguments(args, kwargs)
         now = time.monotonic()
-        outer = CURRENT.get()
-        if outer is not None and outer.call.closed and not outer.call.reason:
-            outer = None  # a task that a handler left behind calls for itself
-        parent = outer.call if outer is not None and outer._driver is node._driver else None
-        source_call = outer.call if outer is not None else None
         timeout = options.timeout
         if timeout is None and not flags & REQUEST_WANTS_STREAM:
             timeout = node._timeout_for(self.capability)
         deadline = None if timeout is None or timeout > FOR_EVER else now + timeout
-        if source_call is None:
-            trace = bytes.fromhex(options.trace_id) if options.trace_id else node._random_bytes(16)
-            priority, depth = 100, 0
-        else:
-            trace = bytes.fromhex(options.trace_id) if options.trace_id else source_call.trace_id
-            priority, depth = source_call.priority, source_call.depth + 1
-            if source_call.deadline is not None and (deadline is None or source_call.deadline < deadline):
-                deadline = source_call.deadline
-        if options.priority is not None:
-            priority = options.priority
-        request = self._request if priority == 100 else replace(self._request, priority=priority)
+        ids: bytes = node._rng.getrandbits(192).to_bytes(24, "big")
+        trace, priority, depth, parent = ids[:16], options.priority, 0, None
+        outer = CURRENT.get()
+        if outer is not None and not (outer.call.closed and not outer.call.reason):  # else: a task that a handler left behind
+            within = outer.call
+            trace, depth = within.trace_id, within.depth + 1
+            if priority is None:
+                priority = within.priority
+            if within.deadline is not None and (deadline is None or within.deadline < deadline):
+                deadline = within.deadline
+            if outer._driver is node._driver:
+                parent = within
+        if options.trace_id is not None:
+            trace = bytes.fromhex(options.trace_id)
+        request = self._request if priority is None or priority == 100 else replace(self._request, priority=priority)
+        retries = node.config.retries if options.retries is None else options.retries
         call = OutgoingCall(
             handle,
             request,
-            body=body,
-            payload_format=_MSGPACK,
-            flags=flags,
-            extras=self._extras,
-            metas=self._metas,
-            deadline=deadline,
-            depth=depth,
-            trace_id=trace,
-            span_id=node._random_bytes(8),
-            retries=node.config.retries if options.retries is None else options.retries,
-            parent=parent,
+            body,
+            _MSGPACK,
+            flags,
+            self._extras,
+            self._metas,
+            deadline,
+            depth,
+            trace,
+            ids[16:],
+            retries,
+            parent,
         )
         if flags & REQUEST_SENDS_STREAM:
             call.outflow = Outflow(LIMITS.chunk)
@@ -481,11 +480,11 @@ def _is_stream(value: Any) -> bool:
 
 
 def _without_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """Take the iterable that is to be streamed out of the arguments; None keeps its place."""
+    """Take the iterable that is to be streamed, if there is one, out of the arguments; None keeps its place."""
     found: list[Any] = []
 
     def keep(value: Any) -> Any:
-        if _is_stream(value):
+        if type(value) not in _PLAIN and _is_stream(value):
             found.append(value)
             return None
         return value
@@ -494,7 +493,7 @@ def _without_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
     kwargs = {name: keep(value) for name, value in kwargs.items()}
     if len(found) > 1:
         raise UsageError("only one argument of a call can be a stream")
-    return args, kwargs, found[0]
+    return args, kwargs, found[0] if found else None
 
 
 def _fail_input(future: CallFuture, error: BaseException) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
@@ -65,11 +64,10 @@ class ServedCall:
         "middlewares",
         "priority",
         "reply",
-        "served",
     )
 
     def __init__(self, call: IncomingCall, served: Served, driver: Driver, executor: Executor) -> None:
-        self.call, self.served, self._driver, self._executor = call, served, driver, executor
+        self.call, self._driver, self._executor = call, driver, executor
         self.handler: Handler = served.handler
         self.domain = served.domain
         self.priority = call.priority
@@ -95,7 +93,8 @@ class ServedCall:
     def begin(self) -> tuple[list[Any], dict[str, Any]] | None:
         """Claim the call and prepare the arguments; what does not fit is answered here."""
         call = self.call
-        if call.closed or (call.deadline is not None and call.deadline <= time.monotonic()) or not call.claim():
+        now = time.monotonic()
+        if call.closed or (call.deadline is not None and call.deadline <= now) or not call.claim():
             return None
         self._driver.engine.callee.admission.begun.append(None)
         try:
@@ -105,10 +104,10 @@ class ServedCall:
             self._end(error)
             return None
         except _AnsweredError as answered:
-            call.started = time.monotonic()
+            call.started = now
             self.finish(answered.answer)
             return None
-        call.started = time.monotonic()
+        call.started = now
         return arguments
 
     def _bind(self) -> tuple[list[Any], dict[str, Any]]:
@@ -122,25 +121,29 @@ class ServedCall:
             raise BadRequest(f"{handler.name}: the arguments could not be read: {error}") from None
         call.body = TAKEN
         name, given = handler.input_param, self._input
-        if given is not None and name is None:
-            raise BadRequest(f"{handler.name} takes no stream from its caller")
-        if given is not None and name is not None and name not in kwargs and len(args) <= (handler.input_index or 0):
-            kwargs[name] = None
+        if given is not None:
+            if name is None:
+                raise BadRequest(f"{handler.name} takes no stream from its caller")
+            if name not in kwargs and len(args) <= (handler.input_index or 0):
+                kwargs[name] = None
         args, kwargs = handler.bind(args, kwargs)
         if self.middlewares:
             args, kwargs = self._enter(args, kwargs)
         if name is not None:
-            inline = kwargs.get(name)
-            if given is None and inline is None:
-                raise BadRequest(f"{handler.name}: missing argument {name!r}", hint="pass an iterable, or use channel()")
-            if given is not None and inline is not None:
-                raise BadRequest(f"{handler.name}: argument {name!r} is given twice, as a value and as a stream")
-            source = given if given is not None else _inline(handler, inline)
-            self._input = source
-            kwargs[name] = source.aiter() if handler.input_async else source.iter()
+            kwargs[name] = self._take_input(kwargs.get(name))
         if handler.context_param is not None:
             kwargs[handler.context_param] = Context(call)
         return args, kwargs
+
+    def _take_input(self, inline: Any) -> Any:
+        """The iterator of the input parameter, over what the caller streams or over a list it gave."""
+        handler, given = self.handler, self._input
+        if given is None and inline is None:
+            raise BadRequest(f"{handler.name}: missing argument {handler.input_param!r}", hint="pass an iterable, or use channel()")
+        if given is not None and inline is not None:
+            raise BadRequest(f"{handler.name}: argument {handler.input_param!r} is given twice, as a value and as a stream")
+        source = self._input = given if given is not None else _inline(handler, inline)
+        return source.aiter() if handler.input_async else source.iter()
 
     def _enter(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Take the arguments through the node's middleware."""
@@ -175,8 +178,10 @@ class ServedCall:
 
     def left(self, token: Token[ServedCall | None]) -> None:
         """User code has ended."""
-        with contextlib.suppress(ValueError):  # an async generator may be closed in another context
+        try:
             CURRENT.reset(token)
+        except ValueError:  # an async generator may be closed in another context
+            return
 
     def finish(self, value: Any) -> None:
         """The handler returned."""

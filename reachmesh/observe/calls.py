@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from reachmesh.observe.histogram import percentile
@@ -48,7 +47,7 @@ class Execution(NamedTuple):
         trace_id, span_id: 16 and 8 bytes.
         depth: how many calls deep in its trace, 0 = the outermost.
         peer: instance id of the other side; "" when there was none.
-        subtasks: seconds of each part of its work that the handler measured.
+        subtasks: seconds of each part of its work that the handler measured, or None.
         retries: attempts before this one; at the caller: further attempts that were made.
     """
 
@@ -63,7 +62,7 @@ class Execution(NamedTuple):
     depth: int
     peer: str
     retries: int
-    subtasks: Mapping[str, float] = MappingProxyType({})
+    subtasks: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ _CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
 _all_scalars = SCALARS.issuperset
 _all_text = frozenset({str}).issuperset
 _COLLISIONS = 64
+_SMALL = 512
 _RAW, _JSON, _MSGPACK = int(PayloadFormat.RAW), int(PayloadFormat.JSON), int(PayloadFormat.MSGPACK)
 _MARK_BYTES = bytes((0xD4, Ext.COLLECTION))
 
@@ -51,7 +52,7 @@ def dump(value: Any, root: str = "value") -> list[Buffer]:
     kind = type(value)
     if kind in SCALARS or ((kind is list or kind is dict) and _plain_cost(value, kind, 1) >= 0):
         try:
-            body: bytes = Packer(strict_types=True).pack(value)
+            body: bytes = Packer(strict_types=True, buf_size=_SMALL).pack(value)
         except Exception:  # whatever it was, the careful way finds it again and names its path
             return _dump_carefully(value, root)
         if len(body) > LIMITS.message:
@@ -71,7 +72,7 @@ def dump_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Buffe
         if _all_scalars(map(type, kwargs.values())) and _all_scalars(map(type, args)):
             # What most calls are: a few numbers and texts.
             try:
-                body: bytes = Packer(strict_types=True).pack(arguments)
+                body: bytes = Packer(strict_types=True, buf_size=_SMALL).pack(arguments)
             except Exception:  # whatever it was, `dump` finds it again and names its path
                 return dump(arguments, "")
             if len(body) <= LIMITS.values:

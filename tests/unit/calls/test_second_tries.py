@@ -92,7 +92,7 @@ def test_the_first_answer_of_two_wins_and_the_other_is_cancelled(winner: int) ->
     assert [(key, sent.call_id, sent.flags) for key, sent in side.links.take()] == [(loser, lost, STREAM_CANCEL)]
     side.caller.handle_response(loser, answer(lost, b"\x02"), 1.0)
     ((kind, handle, (_, batch)),) = side.deliveries
-    assert (kind, handle, bytes(batch.segments[0])) == (Kind.ANSWER, "h", b"\x01")
+    assert (kind, handle, bytes(batch[0])) == (Kind.ANSWER, "h", b"\x01")
     assert call.closed
     assert side.caller.open == 0
     assert len(side.ended) == 1

@@ -236,7 +236,7 @@ class SimulatedNode:
         world, now = self.world, self.world.now
         if kind in (Kind.ANSWER, Kind.FAILED, Kind.ACCEPTED):
             if kind is Kind.ANSWER:
-                value = None if target.capability == "count" else load_body(value[0], value[1].segments)
+                value = None if target.capability == "count" else load_body(value[0], value[1])
             target.ends.append((kind, value, now))
         elif kind is Kind.ITEMS:
             items = load(value.segments)

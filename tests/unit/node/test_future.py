@@ -23,7 +23,7 @@ def callbacks() -> Iterator[Callbacks]:
 
 def test_it_ends_once(callbacks: Callbacks) -> None:
     """The first end counts, whoever brings it; later ones are refused or ignored."""
-    future = CallFuture(callbacks, "t")
+    future = CallFuture(callbacks)
     future.succeeded(1)
     future.failed(NoProvider("late"))
     assert not future.cancel()
@@ -35,7 +35,7 @@ def test_it_ends_once(callbacks: Callbacks) -> None:
 def test_a_race_of_ends_has_one_winner(callbacks: Callbacks) -> None:
     """Of many threads that settle one future at the same moment exactly one wins, and everybody sees its outcome."""
     for _ in range(200):
-        future, start = CallFuture(callbacks, "t"), threading.Barrier(3)
+        future, start = CallFuture(callbacks), threading.Barrier(3)
         won: list[int] = []
 
         def settle(number: int, future: CallFuture = future, start: threading.Barrier = start, won: list[int] = won) -> None:
@@ -54,7 +54,7 @@ def test_a_race_of_ends_has_one_winner(callbacks: Callbacks) -> None:
 def test_a_waiting_thread_is_woken(callbacks: Callbacks) -> None:
     """`result()` in one thread returns when another settles, however the two meet."""
     for _ in range(200):
-        future = CallFuture(callbacks, "t")
+        future = CallFuture(callbacks)
         got: list[object] = []
         thread = threading.Thread(target=lambda future=future, got=got: got.append(future.result(10)))
         thread.start()
@@ -65,7 +65,7 @@ def test_a_waiting_thread_is_woken(callbacks: Callbacks) -> None:
 
 def test_the_standard_helpers_work(callbacks: Callbacks) -> None:
     """`concurrent.futures.wait` and `as_completed` take it, cancelled ones too."""
-    done, failed, cancelled = (CallFuture(callbacks, "t") for _ in range(3))
+    done, failed, cancelled = (CallFuture(callbacks) for _ in range(3))
     waiting = concurrent.futures.as_completed([done, failed, cancelled], timeout=10)
     threading.Timer(0.05, lambda: (done.succeeded(1), failed.failed(NoProvider("no")), cancelled.cancel())).start()  # type: ignore[func-returns-value]
     assert set(waiting) == {done, failed, cancelled}
@@ -78,7 +78,7 @@ def test_the_standard_helpers_work(callbacks: Callbacks) -> None:
 
 def test_a_timeout_leaves_it_open(callbacks: Callbacks) -> None:
     """`result(timeout)` gives up in time and the call goes on."""
-    future = CallFuture(callbacks, "t")
+    future = CallFuture(callbacks)
     with pytest.raises(TimeoutError):
         future.result(0.02)
     with pytest.raises(TimeoutError):
@@ -90,7 +90,7 @@ def test_a_timeout_leaves_it_open(callbacks: Callbacks) -> None:
 
 def test_callbacks_run_once_in_their_own_thread(callbacks: Callbacks) -> None:
     """A done-callback runs once, away from the thread that settles; one added afterwards runs too."""
-    future, seen, both = CallFuture(callbacks, "t"), [], threading.Semaphore(0)
+    future, seen, both = CallFuture(callbacks), [], threading.Semaphore(0)
 
     def note(done: object) -> None:
         seen.append((done, threading.current_thread()))
@@ -109,7 +109,7 @@ def test_awaiting_it(callbacks: Callbacks) -> None:
     """It can be awaited by several tasks, settled from another thread; cancelling one of them cancels the call."""
 
     async def main() -> None:
-        future = CallFuture(callbacks, "t")
+        future = CallFuture(callbacks)
 
         async def wait() -> object:
             return await future
@@ -118,7 +118,7 @@ def test_awaiting_it(callbacks: Callbacks) -> None:
         await asyncio.sleep(0)
         threading.Thread(target=future.succeeded, args=(4,)).start()
         assert await asyncio.gather(*tasks) == [4, 4, 4]
-        lost = CallFuture(callbacks, "t")
+        lost = CallFuture(callbacks)
 
         async def wait_lost() -> object:
             return await lost
