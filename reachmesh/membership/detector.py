@@ -3,9 +3,10 @@
 Inputs: life signs, acks, dropped links, outcomes of dials, time. Outputs: pings and dials into the outbox, and
 accusations (`take_accusations`), which the machine counts and floods. It decides no loss.
 
-Invariants: nobody is accused within `suspect_after` periods of his last life sign unless his connection dropped; nobody is
-accused without a probe that had `probe_timeout`; nobody is accused while more than half of the observed are silent
-together (isolation), for `isolation_wait` periods. Source: SWIM section 3.1 for indirect probes, Lifeguard for patience.
+Invariants: nobody is accused within `suspect_after` periods of his last life sign unless his connection dropped and cannot be made
+again; nobody is accused without a probe, by helpers too, that had `probe_timeout`, unless his port refuses; nobody is accused
+while more than half of the observed are silent together (isolation), for `isolation_wait` periods. Source: SWIM section 3.1
+for indirect probes, Lifeguard for patience.
 """
 
 from __future__ import annotations
@@ -119,11 +120,16 @@ class Detector:
         """A dial found the port closed or taken by another (`refused`), or nothing."""
         if refused and boot in self._duties:
             self._discharge(boot, REFUSED, now)
-        if boot in self._dropped:
-            del self._dropped[boot]
+        watch = self._watches.get(boot)
+        if self._dropped.pop(boot, None) is None:
+            if refused and watch is not None:
+                watch.refused = True
+        elif refused:
             self.accuse(boot, refused)
-        elif refused and (watch := self._watches.get(boot)) is not None:
-            watch.refused = True
+        elif watch is not None:  # the fault may be of the one path between: hear the helpers, then judge without waiting for more silence
+            watch.proof = -INF
+            self._probe(boot, watch, now)
+            self._next = min(self._next, now + self._config.probe_timeout)
 
     def tick(self, now: float, patience: int) -> None:
         """Probe the silent, accuse those whose probes failed. `patience`: own health multiplier, 1 = healthy."""

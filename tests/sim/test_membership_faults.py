@@ -142,10 +142,12 @@ def test_frozen_exactly_while_it_is_refuted() -> None:
     assert all(len(kinds(node, "peer_lost")) <= 1 for node in mesh.nodes)
 
 
-def test_a_link_deaf_in_one_direction_loses_nobody() -> None:
-    """A hears B no more, while everybody else does: helpers vouch for B."""
-    mesh = mesh_of(10)
-    mesh.network.faults = Faults(break_after=1e9)
+@pytest.mark.parametrize("size", [3, 10, 40])
+@pytest.mark.parametrize("break_after", [20.0, 1e9])
+def test_a_link_deaf_in_one_direction_troubles_nobody(size: int, break_after: float) -> None:
+    """A hears B no more, while everybody else does: helpers vouch for B, and for A, also when the connection breaks for it."""
+    mesh = mesh_of(size)
+    mesh.network.faults = Faults(break_after=break_after)
     mesh.network.cut(mesh.nodes[1].boot, mesh.nodes[0].boot, one_way=True)
     mesh.run(300)
     assert not any(kinds(node, kind) for node in mesh.nodes for kind in ("peer_lost", "peer_suspected", "peer_state"))
