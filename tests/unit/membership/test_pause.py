@@ -83,3 +83,31 @@ def test_a_suspicion_starts_afresh_after_a_pause() -> None:
         node.note_drained(now=now)
         node.tick(now=now)
         assert node.members[peer.boot].state is State.HEALTHY, now
+
+
+def test_a_pause_too_short_to_notice_judges_nobody_either() -> None:
+    """A suspicion that runs out within a short pause is judged a moment later, for the refutation may be waiting to be read."""
+    node, peer, other = accused()
+    for now in (17.0, 20.1):
+        node.next_timeout()
+        node.note_turn(now=now)
+        node.tick(now=now)
+    assert node.members[peer.boot].state is State.HEALTHY
+    node.note_drained(now=20.1)
+    node.tick(now=20.15)
+    assert node.members[peer.boot].state is State.HEALTHY
+    node.handle_frame(other.boot, Control.GOSSIP, encode_items([Claim(peer.boot, 3, State.HEALTHY, 1, None, "")]), now=20.15)
+    node.tick(now=20.3)
+    assert node.members[peer.boot].state is State.HEALTHY
+
+
+def test_a_node_whose_turns_are_always_late_judges_all_the_same() -> None:
+    """Listening first is no excuse for keeping a dead peer: with every turn late, a loss is a second later at most."""
+    node, peer, _ = accused()
+    now = 12.0
+    while now < 21.5:
+        node.note_turn(now=now)
+        node.note_drained(now=now)
+        node.tick(now=now)
+        now = max(now + 0.01, min(node.next_timeout(), now + 0.5)) + 0.05
+    assert node.members[peer.boot].state is State.LOST
