@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 ADDRESSES_PER_BOOT = 16
 """Addresses kept of one boot; the newest push the oldest out."""
@@ -39,13 +39,13 @@ class AddressBook:
 
     def of(self, boot: bytes) -> list[str]:
         """The addresses of a boot in the order to try them: loopback (same host), then those that share most with one of our own."""
-        own = [_parts(address) for address in self.own]
+        return sorted(self._known.get(boot, ()), key=lambda address: (not address.startswith("127."), -nearness(address, self.own)))
 
-        def nearness(address: str) -> int:
-            parts = _parts(address)
-            return max((_shared(parts, mine) for mine in own), default=0)
 
-        return sorted(self._known.get(boot, ()), key=lambda address: (not address.startswith("127."), -nearness(address)))
+def nearness(address: str, others: Iterable[str]) -> int:
+    """How many leading parts an address shares with the one of `others` that shares most; 0 when there is none."""
+    parts = _parts(address)
+    return max((_shared(parts, _parts(other)) for other in others), default=0)
 
 
 def _parts(address: str) -> list[str]:

@@ -178,6 +178,8 @@ class Engine:
         member = self.membership.members.get(boot) if boot is not None else None
         if member is None or not member.state.gone:
             self.links.handle_candidate(address, boot, now)
+        elif boot is not None and boot not in self.membership.tombstones:  # lost, perhaps for a new address: the next try is there
+            self.links.book.learn(boot, (address,))
 
     def handle_message(self, key: int, batch: bytes, parts: Sequence[Buffer], now: float) -> None:
         """One received ZeroMQ message."""
@@ -255,7 +257,11 @@ class Engine:
 
     def set_record(self, record: Record, now: float) -> None:
         """This node's own declaration changed."""
+        old = self.membership.record.endpoints
         self.membership.set_record(record, now=now)
+        if record.endpoints != old:
+            self.links.handle_moved(_addresses(old), _addresses(record.endpoints), now)
+            self._take_link_notes(now)
         self._touched = True
         self._own_providers(record, now)
         self.caller.handle_change(now)
@@ -480,7 +486,7 @@ class Engine:
         return not gone
 
     def _learn(self, record: Record) -> None:
-        self.links.book.learn(record.boot, [endpoint.removeprefix("tcp://") for endpoint in record.endpoints])
+        self.links.book.learn(record.boot, _addresses(record.endpoints))
 
     def _record(self, boot: bytes) -> Record | None:
         member = self.membership.members.get(boot)
@@ -527,6 +533,10 @@ class Engine:
         taken = self.deliveries.copy()
         self.deliveries.clear()
         return taken
+
+
+def _addresses(endpoints: Sequence[str]) -> list[str]:
+    return [endpoint.removeprefix("tcp://") for endpoint in endpoints]
 
 
 def _route_note(event: RouteEvent, record: Record | None) -> Note:

@@ -22,7 +22,7 @@ from reachmesh.calls.flows import Buffer
 from reachmesh.calls.ports import Flowing
 from reachmesh.calls.timers import NEVER
 from reachmesh.calls.window import Pace
-from reachmesh.engine.addresses import AddressBook
+from reachmesh.engine.addresses import AddressBook, nearness
 from reachmesh.engine.link import GREETING_TIMEOUT, Link, LinkNote, Phase
 from reachmesh.engine.outbound import Outbound
 from reachmesh.wire.control import Control, Goodbye, Hello, Refuse, Welcome
@@ -267,6 +267,16 @@ class LinkTable:
             attempt.outcomes.append(outcome)
             attempt.next_at = now
             self._continue(boot, now)
+
+    def handle_moved(self, old: Sequence[str], new: Sequence[str], now: float) -> None:
+        """This host's addresses are others now. Links that went by one that is gone are dead, and nobody will say so: end them."""
+        self.book.own = self.book.own.difference(old).union(new)
+        gone, kept = [each for each in old if each not in new], [each for each in old if each in new]
+        for links in list(self._by_boot.values()):
+            for link in list(links):
+                there = link.address or next(iter(self.book.of(link.boot)), "")
+                if nearness(there, gone) > nearness(there, kept):
+                    self.close(link.key, "this host's address is gone", now)
 
     # ---------------------------------------------------------------- the handshake
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -48,7 +48,7 @@ from reachmesh.node.turns import Turns
 from reachmesh.node.unbroken import unbroken
 from reachmesh.observe.calls import CallLog, Stats
 from reachmesh.routing import RouteRequest, Verdict
-from reachmesh.transport.interfaces import host_name, list_interfaces, reachable_addresses
+from reachmesh.transport.interfaces import host_name, list_interfaces, present_interfaces, reachable_addresses
 from reachmesh.transport.keys import derive
 from reachmesh.transport.sockets import Transport
 
@@ -469,8 +469,26 @@ class ReachNode:
         discovery = self._discovery
         assert discovery is not None
         while not self._stopped.wait(min(period, 5.0)):
+            self._follow_addresses()
             discovery.refresh()
             self._remember()
+
+    def _follow_addresses(self) -> None:
+        """Tell the mesh when this host has other addresses than before; without any but loopback, the old ones stay."""
+        told, discovery = self._announcement, self._discovery
+        if not told.any_interface or discovery is None:
+            return
+        present = [each for each in present_interfaces(self._settings.interfaces) if not each.is_loopback]
+        addresses = reachable_addresses(present, int(told.local_address.rpartition(":")[2]))
+        if not addresses or set(addresses) == set(told.addresses):
+            return
+        with self._life:
+            if self._phase != "running":
+                return
+            self._announcement = replace(told, addresses=addresses)
+            self._record = self._make_record(tuple(f"tcp://{address}" for address in addresses))
+            self._driver.post(self._driver.engine.set_record, self._record)
+        discovery.announce(self._announcement)
 
     def _remember(self) -> None:
         """Write down who is here, for the next start."""

@@ -161,6 +161,24 @@ def test_a_process_reborn_at_the_address_executes_nothing_meant_for_the_old_one(
     assert reborn.executed == [late.token]
 
 
+def test_a_new_address_of_a_lost_peer_is_remembered_for_the_next_try() -> None:
+    """A hint about a lost peer is not dialled at once, for it may be old; about one that left it is not even kept."""
+    world = World(10)
+    one, other = world.pair("echo")
+    third = world.node("third")
+    one.find(third)
+    world.run(1)
+    world.kill(other)
+    third.stop()
+    world.run(10)
+    dials = world.dials
+    for gone, address in ((other, "10.0.0.98:7000"), (third, "10.0.0.99:7000")):
+        one.do(one.engine.handle_candidate, address, gone.boot)
+    assert world.dials == dials
+    assert "10.0.0.98:7000" in one.engine.links.book.of(other.boot)
+    assert "10.0.0.99:7000" not in one.engine.links.book.of(third.boot)
+
+
 def test_deadlines_and_cancels_reach_queued_and_running_handlers() -> None:
     """A call over its time ends in time and its handler is stopped; one cancelled before its claim never runs."""
     world = World(10, think=(0.5, 0.5))

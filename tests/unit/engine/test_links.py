@@ -176,6 +176,23 @@ def test_an_address_of_a_linked_peer_is_not_dialled_again() -> None:
     assert len(links.take_dials()) == 1
 
 
+def test_links_by_an_address_that_is_gone_are_ended() -> None:
+    """A host that loses one of two addresses ends the links that went by it, dialled or accepted, and no others."""
+    links = table()
+    links.book.own = frozenset({"10.0.5.7:9", "192.168.1.7:9"})
+    by_gone, by_kept = dialled(links, "10.0.5.8:1", PEER), dialled(links, "192.168.1.8:1", THIRD)
+    other = b"d" * 8
+    links.book.learn(other, ["10.0.5.9:1"])
+    accepted(links, -1, other)
+    links.take_notes()
+    links.handle_moved(["10.0.5.7:9", "192.168.1.7:9"], ["10.0.6.7:9", "192.168.1.7:9"], 1.0)
+    assert notes(links) == [("down", by_gone), ("down", -1)]
+    assert links.link_to(THIRD) == by_kept
+    assert links.book.own == {"10.0.6.7:9", "192.168.1.7:9"}
+    links.handle_candidate("10.0.5.7:9", None, 1.0)
+    assert len(links.take_dials()) == 1  # somebody else may be there by now
+
+
 def test_addresses_are_dialled_a_quarter_second_apart_nearest_first() -> None:
     """Same host, then same network, then the rest; a refused one makes the next come at once; the first that is up wins."""
     links = table()
