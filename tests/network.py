@@ -103,6 +103,15 @@ class Lan:
             for host in group:
                 _ip("-n", self._switch, "link", "set", self._port(host, 0), "master", bridge)
 
+    def deafen(self, host: int, *, to: int, segment: int = 0) -> None:
+        """What host `to` sends to `host` is lost on the way, without a word; the way back works."""
+        nobody = ["lladdr", "02:00:00:00:00:01", "nud", "permanent"]  # a card that no host has: the bridge floods it, and nobody takes it
+        self.ip(to, "neigh", "replace", self.address(host, segment), *nobody, "dev", f"eth{segment}")
+
+    def undeafen(self, host: int, *, to: int, segment: int = 0) -> None:
+        """`host` hears `to` again."""
+        self.ip(to, "neigh", "del", self.address(host, segment), "dev", f"eth{segment}")
+
     def ip(self, host: int, *arguments: str) -> None:
         """An `ip` command on a host, e.g. to add an address or take one away."""
         _ip("-n", self._host_space(host), *arguments)
