@@ -2,7 +2,7 @@
 
 Waiting for the sockets is a role, the *watch*, and one thread has it at a time. At rest it is the background thread. A thread
 that blocks for an answer takes the watch over and turns the engine itself, which saves two thread switches a call; so does an
-asyncio loop on which calls are made, through its own selector (`looping`). The background thread then stands by: every few
+asyncio loop on which calls are made or served, through its own selector (`looping`). The background thread then stands by: every few
 milliseconds it looks whether whoever took the watch still looks, and does what is due if not. So heartbeats, deadlines and answers
 to others never depend on user code, and a loop blocked by its user costs some milliseconds and no more.
 """
@@ -289,7 +289,7 @@ class Driver:
             return
 
     def watch_from(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Calls are made on this loop, on whose thread this runs: let it turn the engine as long as they are."""
+        """Calls are made or served on this loop, on whose thread this runs: let it turn the engine as long as they are."""
         watch = self._loop
         if watch is not None:
             if watch.loop is loop:
@@ -323,8 +323,8 @@ class Driver:
         self._standby.set()
 
     def loop_may_rest(self) -> bool:
-        """Whether no call of this node is open."""
-        return not self.engine.caller.open
+        """Whether no call of this node is open, made or served."""
+        return not (self.engine.caller.open or self.engine.callee.open)
 
     def turn_on_loop(self) -> None:
         """Turns on the thread of the loop that has the watch: read what is ready, and what is in the inbox."""

@@ -20,7 +20,7 @@ class Watched(Protocol):
         ...
 
     def loop_may_rest(self) -> bool:
-        """Whether no call of this node is open."""
+        """Whether no call of this node is open, made or served."""
         ...
 
     def release_loop(self, watch: LoopWatch) -> None:

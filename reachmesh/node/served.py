@@ -96,7 +96,10 @@ class ServedCall:
         now = time.monotonic()
         if call.closed or (call.deadline is not None and call.deadline <= now) or not call.claim():
             return None
-        self._driver.engine.callee.admission.begun.append(None)
+        driver = self._driver
+        driver.engine.callee.admission.begun.append(None)
+        if self.handler.is_async and (loop := asyncio._get_running_loop()) is not None:
+            driver.watch_from(loop)
         try:
             arguments = self._bind()
         except ReachError as error:
