@@ -31,6 +31,9 @@ STANDBY = 0.005
 """Seconds between two looks of the background thread while another has the watch. Shorter wakes it more often, longer lets a loop
 that its user blocks hold up others for longer."""
 
+STOOD_IN = 4
+"""Turns in a row that the background thread takes in a loop's place before it takes the watch from it."""
+
 STANDBY_QUIET = 0.05
 """The same while no message has come for a second."""
 
@@ -83,6 +86,7 @@ class Driver:
         self._parked: deque[Waiting] = deque()
         self._attending: Waiting | None = None
         self._unkept_since = time.monotonic()
+        self._stood_in = 0
         self._loop: LoopWatch | None = None
         self._loop_lock = threading.Lock()
         self._loops_refuse = False
@@ -330,6 +334,7 @@ class Driver:
         """Turns on the thread of the loop that has the watch: read what is ready, and what is in the inbox."""
         turns, mine = self._turns, self._mine
         self._watched_at = time.monotonic()
+        self._stood_in = 0
         mine.turning = True
         try:
             for _ in range(MAX_ROUNDS):
@@ -387,6 +392,9 @@ class Driver:
             turns.turn(ready)
             self._run_inline()
             self._wake_watcher()
+            self._stood_in += 1
+            if watch is not None and self._stood_in >= STOOD_IN:
+                self.release_loop(watch)  # its user blocks it: until it calls again, the sockets are watched from here
 
     def _watch_once(self, now: float, limit: float | None) -> None:
         """With the watch held: sleep until something is to be done, and do it."""

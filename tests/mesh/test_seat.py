@@ -21,7 +21,13 @@ def double(x: int) -> int:
 
 
 async def triple(x: int) -> int:
+    if x % 40 == 0:
+        time.sleep(0.02)  # the user's mistake, which holds up nobody else for long
     return 3 * x
+
+
+async def stuck(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 def count(n: int) -> Iterator[int]:
@@ -43,6 +49,7 @@ def pair() -> Iterator[tuple[ReachNode, ReachNode]]:
         capability("double", handler=double, domain="inline"),
         capability("pooled", handler=double),
         capability("triple", handler=triple),
+        capability("stuck", handler=stuck),
         capability("count", handler=count),
         capability("around", handler=around),
     ]
@@ -204,3 +211,20 @@ def test_a_stop_ends_whoever_waits(pair: tuple[ReachNode, ReachNode]) -> None:
     client.stop(drain=0)
     mixture.join()
     assert all(isinstance(each, tuple) and isinstance(each[2], ReachError) for each in mixture.wrong)
+
+
+def test_a_blocked_handlers_loop_holds_up_nobody_else(pair: tuple[ReachNode, ReachNode]) -> None:
+    """While an async handler blocks the loop it runs on, the node serves its other handlers as fast as ever."""
+    _, client = pair
+    double = client.reach("double", timeout=20)
+    client.reach("triple").call(x=1)  # from now on the loop turns the engine
+    blocked = client.reach("stuck", timeout=20).submit(seconds=3.0)
+    time.sleep(0.2)
+    began = time.monotonic()
+    for x in range(300):
+        assert double.call(x=x) == 2 * x
+    took = time.monotonic() - began
+    assert not blocked.done()
+    assert took < 1.5, f"{took / 300 * 1000:.1f} ms a call"
+    assert blocked.result(20) is None
+    assert client.reach("triple").call(x=2) == 6
