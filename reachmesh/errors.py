@@ -38,7 +38,27 @@ from typing import Any, ClassVar, Literal
 Executed = Literal["no", "maybe", "yes"]
 
 MESSAGE_LIMIT = 8192
-"""Characters of a remote exception's message that travel; the rest is cut and says so."""
+"""Characters of an error's message; of a longer one the middle is left out, and it says so."""
+
+
+def shortened(text: str, limit: int) -> str:
+    """A text of at most `limit` characters (>= 100): beginning and end, and between them how long it was."""
+    if len(text) <= limit:
+        return text
+    note, tail = f" ... (cut from {len(text)} characters) ... ", limit // 4
+    return text[: limit - tail - len(note)] + note + text[-tail:]
+
+
+def shown(value: object) -> str:
+    """Any value as short text for a message, whatever its own `repr` does."""
+    try:
+        text = repr(value[: _SHOWN + 1] if isinstance(value, str | bytes | list | tuple) else value)
+    except Exception:  # the user's own code, or an integer of too many digits
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+_SHOWN = 80
 
 
 class ReachError(Exception):
@@ -69,11 +89,11 @@ class ReachError(Exception):
         trace_id: str = "",
         attempts: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        super().__init__(message)
+        super().__init__(shortened(message, MESSAGE_LIMIT) if isinstance(message, str) else message)
         self.code = code if code is not None else self.default_code
         self.retryable = retryable if retryable is not None else self.default_retryable
         self.executed: Executed = executed if executed is not None else self.default_executed
-        self.hint = hint
+        self.hint = shortened(hint, MESSAGE_LIMIT) if isinstance(hint, str) else hint
         self.trace_id = trace_id
         self.attempts: tuple[Mapping[str, Any], ...] = tuple(attempts)
 

@@ -17,7 +17,7 @@ from reachmesh.discovery.mdns import MdnsSource
 from reachmesh.discovery.seeds import SeedSource, parse_seed
 from reachmesh.discovery.source import Announcement, Candidate, Found, Interfaces, Source
 from reachmesh.discovery.state import StateSource
-from reachmesh.errors import ConfigError
+from reachmesh.errors import ConfigError, shown
 
 NAMES = ("local", "mdns", "seeds", "state")
 """The sources there are, in their default order."""
@@ -185,7 +185,7 @@ def make_sources(
             if state_dir is not None:
                 sources.append(StateSource(mesh, state_dir))
         else:
-            raise ConfigError(f"unknown kind of discovery {name!r}", hint=f"choose among {', '.join(NAMES)}")
+            raise ConfigError(f"unknown kind of discovery {shown(name)}", hint=f"choose among {', '.join(NAMES)}")
     if state_dir is not None and "state" not in names:
         sources.append(StateSource(mesh, state_dir, tries=False))
     return sources

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 
 from reachmesh.discovery.source import Announcement, Candidate, Found
-from reachmesh.errors import ConfigError
+from reachmesh.errors import ConfigError, shown
 
 FIRST_DELAY = 0.2
 """Seconds before the first repetition; each following delay is twice the one before."""
@@ -43,9 +43,9 @@ def parse_seed(text: str) -> Seed:
         ConfigError: anything else, naming the seed.
     """
     if not isinstance(text, str):
-        raise ConfigError(f"a seed is a text such as 'host:port', not {text!r}")
+        raise ConfigError(f"a seed is a text such as 'host:port', not {shown(text)}")
     host, colon, port_text = text.strip().removeprefix("tcp://").rpartition(":")
-    bad = ConfigError(f"malformed seed {text!r}", hint="write host:port, or [address]:port for IPv6")
+    bad = ConfigError(f"malformed seed {shown(text)}", hint="write host:port, or [address]:port for IPv6")
     if not colon or not (port_text.isascii() and port_text.isdigit()) or not 0 < int(port_text[:6]) < 65536:
         raise bad
     if host.startswith("[") and host.endswith("]"):

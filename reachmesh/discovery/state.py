@@ -47,10 +47,18 @@ class StateSource:
         self._found: Found | None = None
 
     def start(self, announcement: Announcement | None, found: Found) -> None:
-        """Report the peers of last time before this returns."""
+        """Report the peers of last time before this returns.
+
+        Raises:
+            OSError: nothing can be written there; reported all the same.
+        """
         self._remembered = self._load()
         self._found = found
         self.refresh()
+        folder = self._path.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"{folder} cannot be written: peers will not be remembered there")
 
     def announce(self, announcement: Announcement) -> None:
         """Nobody reads this but the node itself."""

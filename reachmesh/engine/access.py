@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from reachmesh.errors import ConfigError
+from reachmesh.errors import ConfigError, shown
 from reachmesh.membership.record import Record
 
 KINDS = ("name", "instance", "zone", "tag")
@@ -26,11 +26,11 @@ class AccessRules:
 
     def __init__(self, rules: Mapping[str, Sequence[str]]) -> None:
         if not isinstance(rules, Mapping):
-            raise ConfigError(f"access must map capabilities to rules, not {rules!r}")
+            raise ConfigError(f"access must map capabilities to rules, not {shown(rules)}")
         self._rules: dict[str, list[tuple[str, str]]] = {}
         for capability, texts in rules.items():
             if isinstance(texts, str) or not isinstance(texts, Sequence):
-                raise ConfigError(f"access: the rules of {capability!r} must be a list of strings, not {texts!r}")
+                raise ConfigError(f"access: the rules of {shown(capability)} must be a list of strings, not {shown(texts)}")
             self._rules[capability] = [_parse(capability, text) for text in texts]
 
     def __bool__(self) -> bool:
@@ -62,6 +62,6 @@ def _parse(capability: str, text: object) -> tuple[str, str]:
     kind, colon, wanted = text.partition(":") if isinstance(text, str) else ("", "", "")
     if not colon or kind not in KINDS or not wanted or (kind == "tag" and "=" not in wanted):
         raise ConfigError(
-            f"access: {text!r} for {capability!r} is no rule", hint="write name:NODE, instance:ID, zone:ZONE or tag:KEY=VALUE"
+            f"access: {shown(text)} for {shown(capability)} is no rule", hint="write name:NODE, instance:ID, zone:ZONE or tag:KEY=VALUE"
         )
     return kind, wanted

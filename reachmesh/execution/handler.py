@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reachmesh.errors import BadRequest, ConfigError
+from reachmesh.errors import BadRequest, ConfigError, shortened, shown
 from reachmesh.execution.conversion import Compiler, exact_type
 from reachmesh.execution.fitting import Convert, Misfit, describe_hint, is_union, passes
 from reachmesh.execution.hints import HintResolver, annotation_text, innermost, signature
@@ -188,7 +188,7 @@ class Handler:
             raise BadRequest(f"{self.name}: takes {len(names)} positional arguments, got {len(args)}")
         for name, value in zip(names, args, strict=False):
             if name in kwargs:
-                raise BadRequest(f"{self.name}: argument {name!r} is given twice")
+                raise BadRequest(f"{self.name}: argument {shown(name)} is given twice")
             kwargs[name] = value
         return args, kwargs, args[len(names) :]
 
@@ -198,7 +198,7 @@ class Handler:
             raise BadRequest(f"{self.name}: argument {name!r} is filled by the node, not by the caller")
         if self._keyword_rest is None or not isinstance(name, str):
             near = f"; it takes {', '.join(self._params)}" if self._params else "; it takes none"
-            raise BadRequest(f"{self.name}: unknown argument {name!r}{near}")
+            raise BadRequest(f"{self.name}: unknown argument {shown(name)}{near}")
         return self._keyword_rest
 
     def _fit(self, param: _Param, name: str, value: Any) -> Any:
@@ -210,7 +210,7 @@ class Handler:
             raise self._refusal(name, misfit) from None
 
     def _refusal(self, name: str, misfit: Misfit) -> BadRequest:
-        return BadRequest(f"{self.name}: argument '{name}{misfit.path}' expects {misfit.expected}, got {misfit.problem}")
+        return BadRequest(f"{self.name}: argument '{name}{shortened(misfit.path, 200)}' expects {misfit.expected}, got {misfit.problem}")
 
 
 def inspect_handler(fn: Callable[..., Any], *, context_type: type, localns: Mapping[str, Any] | None = None) -> Handler:

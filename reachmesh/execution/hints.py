@@ -20,7 +20,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reachmesh.errors import ConfigError
+from reachmesh.errors import ConfigError, shown
 
 _WELL_KNOWN: dict[str, Any] = {
     **{name: getattr(collections.abc, name) for name in collections.abc.__all__},
@@ -109,7 +109,7 @@ def signature(fn: Callable[..., Any]) -> inspect.Signature | None:
     except ValueError:
         return None
     except TypeError as error:
-        raise ConfigError(f"{fn!r} cannot be a handler: {error}", hint="give a function, a method or a callable object") from None
+        raise ConfigError(f"{shown(fn)} cannot be a handler: {error}", hint="give a function, a method or a callable object") from None
 
 
 def _closure(function: Any) -> dict[str, Any]:

@@ -21,7 +21,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
+from reachmesh.errors import PayloadError
 from reachmesh.execution.handler import Handler
+
+
+class UnsendableAnswer(PayloadError):
+    """What a handler answered in another process cannot travel; not an error that the handler raised."""
 
 
 class Job(Protocol):

@@ -29,7 +29,7 @@ from typing import Any
 from reachmesh.errors import BY_CODE, Cancelled, ConfigError, WorkerCrashed
 from reachmesh.execution.channel import CALL, CLOSE, FAILED, ITEM, NEXT, Channel, ChannelLost, Dump, Load
 from reachmesh.execution.handler import Handler
-from reachmesh.execution.job import Job
+from reachmesh.execution.job import Job, UnsendableAnswer
 from reachmesh.execution.pool import ThreadPool
 from reachmesh.execution.running import failed, finished, stream_closed
 from reachmesh.execution.worker import FORK, NUMBER, REAP, template_main
@@ -372,6 +372,8 @@ def rebuild_failure(told: dict[str, Any]) -> BaseException:
     and logs it sees no difference; the worker's stack is a note on it.
     """
     known = BY_CODE.get(told["kind"]) if told["kind"] else None
+    if told.get("unsendable"):
+        return UnsendableAnswer(told["message"], **told["fields"])
     error: BaseException
     if known is not None:
         error = known(told["message"], **told["fields"])

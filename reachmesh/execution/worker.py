@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from reachmesh.errors import MESSAGE_LIMIT, ReachError
+from reachmesh.errors import MESSAGE_LIMIT, PayloadError, ReachError
 from reachmesh.execution.channel import DONE, FAILED, ITEM, NEXT, Channel, ChannelLost, Dump, Load
 from reachmesh.execution.handler import Handler
 
@@ -169,9 +169,11 @@ def _serve(channel: Channel, handler: Handler, args: list[Any], kwargs: dict[str
                 value = None
         finally:
             interrupts.armed = False
-        channel.send(DONE, value)
+        _give(channel, DONE, value)
     except ChannelLost:
         raise
+    except _UnsendableError as unsendable:
+        channel.send(FAILED, describe_failure(unsendable.error) | {"unsendable": True})
     except BaseException as error:
         channel.send(FAILED, describe_failure(error))
 
@@ -183,7 +185,7 @@ def _pump(channel: Channel, items: Any, interrupts: _Interrupts) -> None:
     try:
         for item in items:
             interrupts.armed = False  # half a message would be the end of the channel
-            channel.send(ITEM, item)
+            _give(channel, ITEM, item)
             wanted = channel.receive()[0] == NEXT
             interrupts.armed = True
             if not wanted:
@@ -192,6 +194,22 @@ def _pump(channel: Channel, items: Any, interrupts: _Interrupts) -> None:
         close = getattr(items, "close", None)
         if close is not None:
             close()
+
+
+class _UnsendableError(Exception):
+    """The handler's answer or item cannot travel, as `error` says."""
+
+    def __init__(self, error: PayloadError) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _give(channel: Channel, kind: int, value: Any) -> None:
+    """Send what the handler gave."""
+    try:
+        channel.send(kind, value)
+    except PayloadError as error:
+        raise _UnsendableError(error) from None
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:

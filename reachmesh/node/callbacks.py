@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from reachmesh.observe.stacks import log_failure
+
 _log = logging.getLogger("reachmesh")
 
 MAX_WAITING = 100_000
@@ -63,5 +65,5 @@ class Callbacks:
                 fn, args = self._waiting.popleft()
             try:
                 fn(*args)
-            except BaseException:
-                _log.exception("a callback of %s failed", self._name)
+            except BaseException as error:
+                log_failure(_log, error, "a callback of %s failed", self._name)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from reachmesh.calls.admission import Rule
 from reachmesh.engine.providers import RESERVED
-from reachmesh.errors import ConfigError
-from reachmesh.execution.executor import PROFILES, resolve_domain
+from reachmesh.errors import ConfigError, shown
+from reachmesh.execution.executor import DOMAINS, PROFILES, resolve_domain
 from reachmesh.execution.handler import Handler, inspect_handler
 from reachmesh.node.context import Context
+from reachmesh.node.rules import FLAG, FUNCTION, TEXTS, Rules, check, number, one_of, whole
+from reachmesh.node.rules import name as name_rule
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__reachmesh_capability__"
-_NAME_BYTES = 255
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +39,24 @@ class Capability:
     weight: float | None = None
     requires: tuple[str, ...] = ()
 
+    def check(self) -> None:
+        """Raise ConfigError for what cannot be meant."""
+        check(CAPABILITY_RULES, {"name": self.name})
+        check(CAPABILITY_RULES, {each: getattr(self, each) for each in CAPABILITY_RULES}, of=self.name)
+        if self.name.startswith(RESERVED):
+            raise ConfigError(f"{self.name!r}: names that begin with {RESERVED!r} belong to the library")
+
     def __call__(self, fn: F) -> F:
-        """Mark `fn`, so that `ReachNode(caps=[fn])` serves it as this capability."""
-        setattr(fn, _MARK, replace(self, handler=fn))
+        """Mark `fn`, so that `ReachNode(caps=[fn])` serves it as this capability.
+
+        Raises:
+            ConfigError: it is no function, or nothing can be written on it (a bound method, a builtin): give it as `handler=` then.
+        """
+        check(CAPABILITY_RULES, {"handler": fn}, of=self.name)
+        try:
+            setattr(fn, _MARK, replace(self, handler=fn))
+        except AttributeError:
+            raise ConfigError(f"{self.name}: {shown(fn)} cannot be decorated", hint="use capability(..., handler=it)") from None
         return fn
 
 
@@ -84,8 +98,7 @@ def capability(
     Raises:
         ConfigError: an option is wrong.
     """
-    _check(name, domain, profile, max_concurrent, cache_ttl, timeout, weight)
-    return Capability(
+    declared = Capability(
         name=name,
         handler=handler,
         domain=domain,
@@ -95,45 +108,33 @@ def capability(
         pure=pure,
         cache_ttl=cache_ttl,
         timeout=timeout,
-        version=str(version),
-        compatible_from=None if compatible_from is None else str(compatible_from),
-        semantic_errors=tuple(semantic_errors),
+        version=version,
+        compatible_from=compatible_from,
+        semantic_errors=semantic_errors,  # type: ignore[arg-type]
         weight=weight,
-        requires=tuple(requires),
+        requires=requires,  # type: ignore[arg-type]
     )
+    declared.check()
+    return replace(declared, semantic_errors=tuple(semantic_errors), requires=tuple(requires))
 
 
-def check_limit(name: str, limit: Any) -> None:
-    """Raise ConfigError unless `limit` is None or a number of calls at once."""
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise ConfigError(f"{name}: max_concurrent must be a whole number from 1, not {limit!r}")
-
-
-def check_weight(name: str, weight: Any) -> None:
-    """Raise ConfigError unless `weight` is a number from 0."""
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < 1e9:
-        raise ConfigError(f"{name}: weight must be a number from 0, not {weight!r}")
-
-
-def _check(
-    name: str,
-    domain: str | None,
-    profile: str | None,
-    max_concurrent: int | None,
-    cache_ttl: float | None,
-    timeout: float | None,
-    weight: float | None,
-) -> None:
-    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "replace")) <= _NAME_BYTES or _UNPRINTABLE.search(name):
-        raise ConfigError(f"a capability's name has 1 to {_NAME_BYTES} bytes and no control characters; {name!r} is none")
-    if name.startswith(RESERVED):
-        raise ConfigError(f"{name!r}: names that begin with {RESERVED!r} belong to the library")
-    if profile is not None and profile not in PROFILES:
-        raise ConfigError(f"{name}: profile {profile!r} is none of {', '.join(PROFILES)}")
-    check_limit(name, max_concurrent)
-    for what, value in (("cache_ttl", cache_ttl), ("timeout", timeout), ("weight", weight)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
-            raise ConfigError(f"{name}: {what} must be a number from 0, not {value!r}")
+CAPABILITY_RULES: Rules = {
+    "name": name_rule(),
+    "handler": FUNCTION.or_none(),
+    "domain": one_of(*DOMAINS).or_none(),
+    "profile": one_of(*PROFILES).or_none(),
+    "max_concurrent": whole(1, 1_000_000).or_none(),
+    "idempotent": FLAG,
+    "pure": FLAG,
+    "cache_ttl": number(0, 1e9).or_none(),
+    "timeout": number(0, 1e9, above=True).or_none(),
+    "version": name_rule(),
+    "compatible_from": name_rule().or_none(),
+    "semantic_errors": TEXTS,
+    "weight": number(0, 1e8).or_none(),
+    "requires": TEXTS,
+}
+"""The options of a capability."""
 
 
 class Served:
@@ -194,9 +195,9 @@ def read_caps(caps: Any) -> list[Capability]:
     Raises:
         ConfigError: something else, or a name twice.
     """
-    if caps is None:
-        return []
     declared: list[Capability] = []
+    if caps is None:
+        return declared
     if isinstance(caps, Mapping):
         for name, value in caps.items():
             if isinstance(value, Capability):
@@ -208,11 +209,13 @@ def read_caps(caps: Any) -> list[Capability]:
             mark = value if isinstance(value, Capability) else getattr(value, _MARK, None)
             if not isinstance(mark, Capability):
                 raise ConfigError(
-                    f"caps: {value!r} is no capability", hint="give a mapping of names to functions, or a list of capability(...)"
+                    f"caps: {shown(value)} is no capability", hint="give a mapping of names to functions, or a list of capability(...)"
                 )
             declared.append(mark)
     else:
         raise ConfigError(f"caps must be a mapping or a list, not {type(caps).__name__}")
+    for each in declared:
+        each.check()
     names = [each.name for each in declared]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"caps: declared twice: {', '.join(twice)}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from reachmesh.engine.access import AccessRules
 from reachmesh.errors import ConfigError
 from reachmesh.membership.config import MembershipConfig, PresetName, preset
+from reachmesh.node.rules import FLAG, NAMED, Rule, Rules, check, number, one_of, whole
 from reachmesh.resilience.breaker import BreakerConfig
 from reachmesh.resilience.deadline import TimeoutConfig
 from reachmesh.resilience.dedup import DedupConfig
@@ -17,8 +18,9 @@ from reachmesh.resilience.hedge import HedgeConfig
 from reachmesh.resilience.permits import PermitConfig
 from reachmesh.resilience.pressure import PressureConfig
 from reachmesh.resilience.retry import RetryConfig, RetryPolicy, RetryThrottle
-from reachmesh.routing import RoutingConfig, check_strategy
+from reachmesh.routing import RoutingConfig
 from reachmesh.routing.config import Predicate
+from reachmesh.routing.strategies import STRATEGIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +90,8 @@ class NodeConfig:
     metrics_port: int | None = None
 
     def __post_init__(self) -> None:
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise ConfigError(f"{name}={value!r} must be a number from {low} to {high}")
+        check(CONFIG_RULES, {each: getattr(self, each) for each in CONFIG_RULES})
         AccessRules(self.access)
-        if not isinstance(self.strategy, str):
-            raise ConfigError(f"strategy={self.strategy!r} must be a name here", hint="give an object with pick() to reach()")
-        check_strategy(self.strategy)
-        if self.predicate is not None and not callable(self.predicate):
-            raise ConfigError(f"predicate must be a function of a candidate and the metadata, not {self.predicate!r}")
         self.membership()
 
     @classmethod
@@ -159,25 +153,35 @@ class NodeConfig:
 
 Discovery = Literal["local", "mdns", "seeds", "state"]
 
-_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("default_timeout", 0.001, 1e6),
-    ("grace", 0, 3600),
-    ("drain", 0, 86_400),
-    ("retries", 0, 2),
-    ("depth_limit", 1, 255),
-    ("pool_threads", 1, 1024),
-    ("warmup", 0, 86_400),
-    ("timeout_samples", 1, 1e6),
-    ("timeout_floor", 0, 1e6),
-    ("retry_share", 0, 1),
-    ("permit_wait", 0, 3600),
-    ("permit_queue", 0, 1e6),
-    ("queue_watermark", 1, 1e6),
-    ("dedup_ttl", 0.001, 1e6),
-    ("dedup_keys", 1, 1e7),
-    ("spill_outstanding", 1, 1e6),
-    ("breaker_window", 1, 600),
-    ("breaker_open", 0.01, 3600),
-    ("breaker_consecutive", 1, 1e6),
-    ("breaker_min_calls", 1, 1e6),
-)
+CONFIG_RULES: Rules = {
+    "preset": one_of(*get_args(PresetName)),
+    "heartbeat_period": number(0.05, 300).or_none(),
+    "zone_conflict_after": number(0, 1e6),
+    "default_timeout": number(0.001, 1e6),
+    "grace": number(0, 3600),
+    "drain": number(0, 86_400),
+    "retries": whole(0, 2),
+    "depth_limit": whole(1, 255),
+    "pool_threads": whole(1, 1024),
+    "warmup": number(0, 86_400),
+    "timeout_samples": whole(1, 1e6),
+    "timeout_floor": number(0, 1e6),
+    "retry_share": number(0, 1),
+    "hedging": FLAG,
+    "permit_wait": number(0, 3600),
+    "permit_queue": whole(0, 1e6),
+    "queue_watermark": whole(1, 1e6),
+    "dedup_ttl": number(0.001, 1e6),
+    "dedup_keys": whole(1, 1e7),
+    "spill_outstanding": whole(1, 1e6),
+    "strategy": one_of(*STRATEGIES),
+    "predicate": Rule("a function of a candidate and the metadata", callable).or_none(),
+    "breaker_window": number(1, 600),
+    "breaker_open": number(0.01, 3600),
+    "breaker_consecutive": whole(1, 1e6),
+    "breaker_min_calls": whole(1, 1e6),
+    "require_secret": FLAG,
+    "access": NAMED,
+    "metrics_port": whole(0, 65535).or_none(),
+}
+"""The fields of `NodeConfig`."""

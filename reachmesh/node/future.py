@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from reachmesh.calls.flows import Batch
 from reachmesh.calls.outgoing import OutgoingCall
-from reachmesh.errors import BlockingCallInLoop, Cancelled, ReachError
+from reachmesh.errors import BlockingCallInLoop, Cancelled, ReachError, UsageError, shown
 from reachmesh.execution.pool import blocking
 from reachmesh.node.callbacks import Callbacks
 from reachmesh.node.driver import Driver
+from reachmesh.node.rules import is_number
 from reachmesh.node.wakers import Waker
 from reachmesh.wire.values import load_body
 
@@ -197,8 +198,8 @@ class CallFuture(concurrent.futures.Future[Any]):
         parts = self.__dict__
         for waker in parts.get("_wakers", ()):
             waker.wake()
-        if "_done_callbacks" in parts:
-            self._callbacks.put(super()._invoke_callbacks)  # type: ignore[misc]
+        for fn in parts.get("_done_callbacks", ()):
+            self._callbacks.put(fn, self)
 
     # ---------------------------------------------------------------- for the user
 
@@ -230,6 +231,7 @@ class CallFuture(concurrent.futures.Future[Any]):
             ReachError: how the call ended.
             TimeoutError: it has not ended yet.
             BlockingCallInLoop: on an event loop's thread, when it has not ended yet; await the future there.
+            UsageError: `timeout` is no number.
         """
         if self._state == "PENDING" and not self._wait(timeout):
             raise TimeoutError
@@ -249,6 +251,8 @@ class CallFuture(concurrent.futures.Future[Any]):
 
     def _wait(self, timeout: float | None) -> bool:
         """Block until it is done; false when `timeout` seconds were not enough."""
+        if timeout is not None and not (is_number(timeout) and timeout == timeout):
+            raise UsageError(f"timeout must be a number of seconds, not {shown(timeout)}")
         _check_may_block(timeout)
         if timeout is not None and not timeout > 0:
             return False
@@ -265,14 +269,10 @@ class CallFuture(concurrent.futures.Future[Any]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error the call ended with, or None; see `result`."""
+        if self._state == "PENDING" and not self._wait(timeout):
+            raise TimeoutError
         try:
-            self.result(timeout)
-        except TimeoutError as error:
-            if not isinstance(error, ReachError) and not self.done():
-                raise
-            return error
-        except BlockingCallInLoop:
-            raise
+            self.result(0)
         except BaseException as error:
             return error
         return None

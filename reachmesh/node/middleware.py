@@ -28,7 +28,7 @@ import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal
 
-from reachmesh.errors import ConfigError, UsageError
+from reachmesh.errors import ConfigError, UsageError, shown
 
 Middleware = Callable[["Exchange"], Generator[None, None, Any]]
 """A generator function of one `Exchange` that yields once."""
@@ -153,7 +153,7 @@ def as_middleware(given: Any) -> Middleware:
     before, after = getattr(given, "before", None), getattr(given, "after", None)
     if isinstance(given, type) or not (callable(before) or callable(after)):
         raise ConfigError(
-            f"{given!r} is no middleware",
+            f"{shown(given)} is no middleware",
             hint="give a generator function that yields once, or an object with before(call) or after(call, error)",
         )
 

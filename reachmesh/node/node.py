@@ -24,7 +24,7 @@ from reachmesh.discovery import Announcement, Candidate, Discovery
 from reachmesh.engine import Engine, Identity, Note
 from reachmesh.engine.links import PROTOCOL
 from reachmesh.engine.providers import RESERVED
-from reachmesh.errors import BlockingCallInLoop, ConfigError, NodeStopped, NoProvider, ReachError, UsageError
+from reachmesh.errors import BlockingCallInLoop, ConfigError, NodeStopped, NoProvider, ReachError, UsageError, shown
 from reachmesh.execution.executor import Executor
 from reachmesh.membership.record import Record
 from reachmesh.membership.states import State
@@ -36,10 +36,12 @@ from reachmesh.node.driver import Driver, foreign
 from reachmesh.node.future import CallFuture
 from reachmesh.node.middleware import Middleware, as_middleware
 from reachmesh.node.origins import OPTIONS, Origins, Setting
-from reachmesh.node.peers import Event, PeerInfo, event_of, own_peer, peer_of
+from reachmesh.node.peers import KINDS, Event, PeerInfo, event_of, own_peer, peer_of
 from reachmesh.node.processes import process_domain
 from reachmesh.node.reach import FOR_EVER, UNSET, Options, Reach
 from reachmesh.node.reconfigure import reconfigure
+from reachmesh.node.rules import FLAG, FUNCTION, Rules, check, is_text, number, one_of, refusal, whole
+from reachmesh.node.rules import name as name_rule
 from reachmesh.node.served import CURRENT, ServedCall
 from reachmesh.node.serving import serve_here, serve_on_loop
 from reachmesh.node.settings import Settings, resolve
@@ -60,6 +62,12 @@ LINGER = 0.3
 
 MOST_PROCESSES = 1024
 """Instances that one `serve(processes=)` runs at most."""
+
+SHOWN_NAMES = 8
+"""Names that an error lists at most."""
+
+EXPLAINED = ("version", "tags", "target", "session", "priority", "metadata")
+"""Options of a call that decide who is a candidate."""
 
 EVENTS_WAITING = 10_000
 """Events one slow iterator may be behind; beyond it the oldest are dropped."""
@@ -143,6 +151,7 @@ class ReachNode:
         self._settings: Settings = resolve(name=name, environ={}, **self._origins.options)
         if self.config.require_secret and self._settings.secret is None:
             raise ConfigError("require_secret is set and there is no secret", hint="give secret=, or set REACHMESH_SECRET")
+        check(NODE_RULES, {"observer": observer})
         self._observer = observer
         frame = sys._getframe(1)
         self._served: dict[str, Served] = {each.name: Served(each, frame.f_locals) for each in read_caps(caps)}
@@ -170,6 +179,7 @@ class ReachNode:
         self._rng = random.Random(os.urandom(16))
         self._life = threading.RLock()
         self._phase = "new"
+        self._left = False
         self._stopped = threading.Event()
         self._kill = threading.Event()
         self._changed = threading.Condition()
@@ -215,7 +225,7 @@ class ReachNode:
     @property
     def is_running(self) -> bool:
         """Whether it was started and not stopped."""
-        return self._phase in ("running", "draining")
+        return self._phase in ("running", "draining") and not self._left
 
     @property
     def state(self) -> State:
@@ -227,7 +237,11 @@ class ReachNode:
 
     def peers(self) -> list[PeerInfo]:
         """Everybody known and present, oneself left out, by instance id. The recently lost and left are not in it."""
-        engine = self._require().engine
+        self._require()
+        return self._peers()
+
+    def _peers(self) -> list[PeerInfo]:
+        engine = self._driver.engine
         found = self._driver.ask(
             lambda now: [peer_of(member) for member in engine.membership.members.values() if member.announced and not member.state.gone]
         )
@@ -235,6 +249,7 @@ class ReachNode:
 
     def providers(self, cap: str) -> list[PeerInfo]:
         """Who offers a capability now, this node included if it does."""
+        check(NODE_RULES, {"cap": cap}, error=UsageError)
         mine = [own_peer(self._record, self.state, self._started_at)] if cap in self._served and not self._observer else []
         return [*mine, *(peer for peer in self.peers() if cap in peer.capabilities)]
 
@@ -243,14 +258,22 @@ class ReachNode:
 
         Args:
             cap: capability name.
-            options: `version`, `tags`, `target`, `session` as for `reach`.
+            options: `version`, `tags`, `target`, `session`, `priority`, `metadata` as for `reach`.
+
+        Raises:
+            ConfigError: an option cannot be meant.
         """
+        check(NODE_RULES, {"cap": cap}, error=UsageError)
+        if unknown := [each for each in options if each not in EXPLAINED]:
+            raise ConfigError(f"no such option: {', '.join(unknown)}", hint=f"there are: {', '.join(EXPLAINED)}")
+        Options(**options).check()
         engine = self._require().engine
-        request = RouteRequest(capability=cap, **options)
+        request = RouteRequest(capability=cap, **{each: value for each, value in options.items() if value is not None})
         return Explanation(self._driver.ask(lambda now: engine.router.explain(request, now)))
 
     def stats(self, cap: str) -> Stats:
         """The calls of a capability that this node made in the last five minutes: how many, how many failed, how long they took."""
+        check(NODE_RULES, {"cap": cap}, error=UsageError)
         return self._require().ask_log(lambda log, now: log.made.stats(cap, now))
 
     def settings(self) -> list[Setting]:
@@ -272,7 +295,7 @@ class ReachNode:
 
     # ---------------------------------------------------------------- capabilities
 
-    def capability(self, name: str, **options: Any) -> Callable[[F], F]:
+    def capability(self, name: str, /, **options: Any) -> Callable[[F], F]:
         """Decorator: serve the function as a capability, from now on (also on a running node); see `reachmesh.capability`."""
         declared = capability(name, **options)
         frame = sys._getframe(1)
@@ -284,7 +307,8 @@ class ReachNode:
         return register
 
     def remove_capability(self, name: str) -> None:
-        """Serve it no longer; calls that run go on."""
+        """Serve it no longer; calls that run go on. Nothing happens if it is not served."""
+        check(NODE_RULES, {"name": name}, error=UsageError)
         with self._life:
             served = self._served.pop(name, None)
             if served is not None:
@@ -494,33 +518,65 @@ class ReachNode:
         """Write down who is here, for the next start."""
         if self._observer:
             return
-        if self._discovery is not None and self._settings.state_dir is not None and self.is_running:
-            peers = [(p.instance_id, each.removeprefix("tcp://")) for p in self.peers() for each in p.endpoints[:1]]
+        if self._discovery is not None and self._settings.state_dir is not None and self._phase in ("running", "draining"):
+            peers = [(p.instance_id, each.removeprefix("tcp://")) for p in self._peers() for each in p.endpoints[:1]]
             if peers:
                 self._discovery.remember(peers)
 
     def stop(self, drain: float | None = None) -> None:
         """Leave the mesh: refuse new calls, let accepted ones finish, say goodbye, end every thread. Safe to call twice.
 
-        Inside a handler it begins the stop and returns, for that handler is one of the calls it waits for.
+        On the thread of a running event loop (a notebook's cell, a `with` block inside `async def`) it begins the stop and returns: the
+        node can be used no more, a thread lets accepted calls finish and says goodbye, and the process does not end before that. Await
+        `stop_async()`, or leave an `async with`, to know when it is over. Inside a handler of this node too it only begins the stop, for
+        that handler is one of the calls it waits for.
 
         Args:
             drain: seconds to wait for accepted calls; None = the config's `drain`.
         """
         if os.getpid() != self._pid:
             return
-        seconds = self.config.drain if drain is None else max(0.0, float(drain))
-        if self._executor is not None and self._executor.runs_on(asyncio._get_running_loop()):
-            seconds = 0.0  # waiting here would keep the handlers waited for from running
-        current = CURRENT.get()
-        if current is not None and current._driver is self._driver_or_none:
-            threading.Thread(target=self._stop, args=(seconds,), name=f"reachmesh-{self.name}-stop", daemon=True).start()
+        seconds = self._drain_seconds(drain)
+        in_handler = self._in_handler()
+        if in_handler or (self._phase in ("running", "draining") and asyncio._get_running_loop() is not None):
+            self._left = self._left or not in_handler
+            self._stop_aside(seconds)
             return
         unbroken(partial(self._stop, seconds), interrupted=self._kill.set)
 
     async def stop_async(self, drain: float | None = None) -> None:
-        """The twin of `stop` for event loops."""
-        await asyncio.get_running_loop().run_in_executor(None, self.stop, drain)
+        """The twin of `stop` for event loops: returns when the node has stopped. Cancelling it does not undo the stop.
+
+        Inside a handler of this node it begins the stop and returns, as `stop` does.
+        """
+        if os.getpid() != self._pid:
+            return
+        seconds, loop = self._drain_seconds(drain), asyncio.get_running_loop()
+        over = asyncio.Event()
+        self._stop_aside(seconds, lambda: _call_soon(loop, over.set))
+        if not self._in_handler():
+            await over.wait()
+
+    def _drain_seconds(self, drain: float | None) -> float:
+        check(NODE_RULES, {"drain": drain}, error=UsageError)
+        return self.config.drain if drain is None else float(min(drain, FOR_EVER))
+
+    def _in_handler(self) -> bool:
+        """Whether this is the code of a handler that this node runs."""
+        current = CURRENT.get()
+        return current is not None and self._driver_or_none is not None and current._driver is self._driver_or_none
+
+    def _stop_aside(self, seconds: float, then: Callable[[], None] | None = None) -> None:
+        """Stop in a thread, for which the interpreter waits before it ends."""
+
+        def run() -> None:
+            try:
+                self._stop(seconds)
+            finally:
+                if then is not None:
+                    then()
+
+        threading.Thread(target=run, name=f"reachmesh-{self.name}-stop", daemon=False).start()
 
     def _stop(self, seconds: float) -> None:
         with self._life:
@@ -585,8 +641,7 @@ class ReachNode:
         if processes is None:
             serve_here(self)
             return
-        if isinstance(processes, bool) or not isinstance(processes, int) or not 1 <= processes <= MOST_PROCESSES:
-            raise ConfigError(f"processes must be a whole number from 1 to {MOST_PROCESSES}, not {processes!r}")
+        check(NODE_RULES, {"processes": processes})
         from reachmesh.node.instances import serve_instances
 
         serve_instances(self, processes, partial(serve_here, self, (signal.SIGTERM,)))
@@ -666,8 +721,8 @@ class ReachNode:
         Raises:
             ConfigError: an option cannot be meant.
         """
-        if not isinstance(cap, str) or not cap:
-            raise ConfigError(f"a capability is named by a string, not {cap!r}")
+        if not is_text(cap, 255):
+            raise refusal(NODE_RULES["cap"], "cap", cap)
         options = Options(
             version=version,
             tags=tags,
@@ -718,7 +773,7 @@ class ReachNode:
     def _ask_task(self, task_id: str) -> CallFuture:
         boot = boot_of(task_id)
         if boot is None:
-            raise UsageError(f"{task_id!r} is no task id", hint="it is the task_id of what submit() with reply_to= gives")
+            raise UsageError(f"{shown(task_id)} is no task id", hint="it is the task_id of what submit() with reply_to= gives")
         return Reach(self, TASK, Options(), target=boot).submit(task_id=task_id)
 
     def wait_for(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
@@ -730,7 +785,7 @@ class ReachNode:
             BlockingCallInLoop: on an event loop's thread; use `wait_for_async`.
         """
         self._check_may_block("wait_for()", "wait_for_async()")
-        timeout = _wait_limit(timeout)
+        timeout = _wait_limit(cap, count, timeout)
         limit = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while True:
@@ -745,7 +800,7 @@ class ReachNode:
 
     async def wait_for_async(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
         """The twin of `wait_for` for event loops."""
-        timeout = _wait_limit(timeout)
+        timeout = _wait_limit(cap, count, timeout)
         loop = asyncio.get_running_loop()
         limit = None if timeout is None else loop.time() + timeout
         event = asyncio.Event()
@@ -769,7 +824,8 @@ class ReachNode:
 
     def _too_few(self, cap: str, have: int, count: int, timeout: float | None) -> ReachError:
         seen = sorted({name for peer in self.peers() for name in peer.capabilities})
-        offers = f"they offer: {', '.join(map(repr, seen[:20]))}" if seen else "nobody offers anything yet"
+        more = f" and {len(seen) - SHOWN_NAMES} more" if len(seen) > SHOWN_NAMES else ""
+        offers = f"they offer: {', '.join(map(shown, seen[:SHOWN_NAMES]))}{more}" if seen else "nobody offers anything yet"
         return NoProvider(
             f"{have} of {count} providers of {cap!r} after {timeout:g} s; {len(self.peers())} peers are known, {offers}",
             hint="look with `reachmesh-inspect peers` from the same host, or give seeds=",
@@ -778,9 +834,12 @@ class ReachNode:
     # ---------------------------------------------------------------- events
 
     def on(self, kind: str, fn: Callable[[Event], Any]) -> Callable[[Event], Any]:
-        """Call `fn(event)` for each event of a kind ("*" = all), in a thread of the node's own. Gives `fn` back."""
-        if not callable(fn):
-            raise UsageError(f"on() takes a function, not {fn!r}")
+        """Call `fn(event)` for each event of a kind ("*" = all), in a thread of the node's own. Gives `fn` back.
+
+        Raises:
+            UsageError: there is no such kind, or `fn` is no function.
+        """
+        check(NODE_RULES, {"kind": kind, "fn": fn}, error=UsageError)
         self._listeners.append((kind, fn))
         return fn
 
@@ -853,9 +912,10 @@ class ReachNode:
             self._check_process()
         except UsageError as error:
             return error
-        if self._phase in ("running", "draining"):
+        phase = self._phase
+        if (phase == "running" or phase == "draining") and not (self._left and CURRENT.get() is None):
             return None
-        if self._phase == "new":
+        if phase == "new":
             return NodeStopped("the node has not been started", hint="use `with node:` or node.start()")
         return NodeStopped("the node was stopped")
 
@@ -891,13 +951,24 @@ class ReachNode:
         return job
 
 
-def _wait_limit(timeout: float | None) -> float | None:
-    """A limit of waiting in seconds; None for none."""
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise UsageError(f"timeout must be a number of seconds from 0, not {timeout!r}")
-    return None if timeout > FOR_EVER else float(timeout)
+NODE_RULES: Rules = {
+    "name": name_rule(),
+    "cap": name_rule(),
+    "observer": FLAG,
+    "drain": number(0).or_none(),
+    "processes": whole(1, MOST_PROCESSES),
+    "count": whole(0),
+    "timeout": number(0).or_none(),
+    "kind": one_of("*", *KINDS),
+    "fn": FUNCTION,
+}
+"""The arguments of a node's methods."""
+
+
+def _wait_limit(cap: Any, count: Any, timeout: Any) -> float | None:
+    """The checked limit of a wait in seconds; None for none."""
+    check(NODE_RULES, {"cap": cap, "count": count, "timeout": timeout}, error=UsageError)
+    return None if timeout is None or timeout > FOR_EVER else float(timeout)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:

@@ -21,8 +21,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from reachmesh.errors import ConfigError
+from reachmesh.errors import ConfigError, shown
 from reachmesh.node.config import NodeConfig
+from reachmesh.node.rules import check
+from reachmesh.node.settings import OPTION_RULES, is_path
 
 FILE_VARIABLE = "REACHMESH_CONFIG"
 
@@ -79,6 +81,7 @@ class Origins:
 
     def __init__(self, options: Mapping[str, Any], config: Any, environ: Mapping[str, str] | None = None) -> None:
         env = os.environ if environ is None else environ
+        check(OPTION_RULES, options)
         given = config
         path = env.get(FILE_VARIABLE) or None
         if isinstance(config, str | Path):
@@ -129,13 +132,15 @@ class Origins:
 
 
 def _read(path: str) -> dict[str, Any]:
+    if not is_path(path):
+        raise ConfigError(f"config must be a NodeConfig, a mapping of its fields or the path of a file, not {shown(path)}")
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file)
     except OSError as error:
-        raise ConfigError(f"the settings file {path} cannot be read: {error.strerror or error}") from None
+        raise ConfigError(f"the settings file {shown(path)} cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the settings file {path} is no TOML: {error}") from None
+        raise ConfigError(f"the settings file {shown(path)} is no TOML: {error}") from None
     if unknown := sorted(set(found) - set(OPTIONS) - set(_DEFAULTS)):
         known = ", ".join(sorted({*OPTIONS, *_DEFAULTS} - {"predicate"}))
         raise ConfigError(f"{path}: no such setting: {', '.join(unknown)}", hint=f"there are: {known}")
@@ -149,10 +154,10 @@ def _parse(name: str, text: str, default: Any, variable: str) -> Any:
             return True
         if text.lower() in ("0", "false", "no", "off"):
             return False
-        raise ConfigError(f"{variable} must be true or false, not {text!r}")
+        raise ConfigError(f"{variable} must be true or false, not {shown(text)}")
     if isinstance(default, int | float) or name in _NUMBERS:
         try:
             return int(text) if isinstance(default, int) or name == "metrics_port" else float(text)
         except ValueError:
-            raise ConfigError(f"{variable} must be a number, not {text!r}") from None
+            raise ConfigError(f"{variable} must be a number, not {shown(text)}") from None
     return text

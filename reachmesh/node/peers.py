@@ -11,6 +11,27 @@ from reachmesh.membership.record import Record
 from reachmesh.membership.states import Load, State
 from reachmesh.membership.table import Member
 
+KINDS = (
+    "peer_joined",
+    "peer_left",
+    "peer_lost",
+    "peer_state",
+    "peer_suspected",
+    "peer_cleared",
+    "peer_flapping",
+    "record_changed",
+    "session_moved",
+    "breaker_opened",
+    "breaker_closed",
+    "link_refused",
+    "version_refused",
+    "identity_conflict",
+    "tag_conflict",
+    "clock_skew",
+    "overload",
+)
+"""The kinds of events."""
+
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
@@ -49,8 +70,7 @@ class Event:
     """Something that happened.
 
     Attributes:
-        kind: peer_joined, peer_left, peer_lost, peer_state, session_moved, breaker_opened, breaker_closed, link_refused,
-            version_refused, tag_conflict, clock_skew, overload, record_changed, identity_conflict or peer_flapping.
+        kind: one of `KINDS`.
         peer: whom it is about, or None.
         reason: one sentence for people.
         at: local monotonic seconds.

@@ -21,6 +21,7 @@ from reachmesh.errors import BlockingCallInLoop, ConfigError, NoProvider, ReachE
 from reachmesh.node.feeder import Feeder
 from reachmesh.node.future import Accepted, CallFuture
 from reachmesh.node.middleware import Exchange, Passage
+from reachmesh.node.rules import FLAG, NAMED, TEXT, WANTED_TAGS, Rule, Rules, number, refusal, whole
 from reachmesh.node.served import CURRENT
 from reachmesh.node.stream import Channel, Stream, StreamHandle
 from reachmesh.routing import RouteRequest, check_strategy, check_version, choose
@@ -40,6 +41,9 @@ S = TypeVar("S", bound=Stream)
 _MSGPACK = 2
 FOR_EVER = 1e9
 """Seconds from which on a limit is none (thirty years; `float("inf")` included)."""
+
+MOST_RETRIES = 2
+"""Further attempts that a call may ask for."""
 
 _PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
 """Types of most arguments, none of which is a stream."""
@@ -81,22 +85,10 @@ class Options:
 
     def check(self) -> None:
         """Raise ConfigError for what cannot be meant."""
-        for name, value in (("timeout", self.timeout), ("idle_timeout", self.idle_timeout)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-                raise ConfigError(f"{name} must be a number of seconds above 0, not {value!r}")
-        if self.priority is not None and (isinstance(self.priority, bool) or self.priority not in range(256)):
-            raise ConfigError(f"priority must be a whole number from 0 (first) to 255, not {self.priority!r}")
-        if self.retries is not None and (isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0):
-            raise ConfigError(f"retries must be a whole number from 0, not {self.retries!r}")
-        if self.trace_id is not None and not _is_trace(self.trace_id):
-            raise ConfigError(f"trace_id must be 32 hex digits, not all zero; got {self.trace_id!r}")
-        for name in ("session", "target", "dedup_key", "reply_to", "correlation_id"):
+        for name, rule in REACH_RULES.items():
             value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{name} must be a string, not {value!r}")
-        for name, mapping in (("tags", self.tags), ("metadata", self.metadata)):
-            if mapping is not None and not isinstance(mapping, Mapping):
-                raise ConfigError(f"{name} must be a mapping, not {mapping!r}")
+            if value is not None and not rule.test(value):
+                raise refusal(rule, name, value)
         check_version(self.version)
         check_strategy(self.strategy)
 
@@ -108,6 +100,24 @@ def _is_trace(text: object) -> bool:
         return any(bytes.fromhex(text))
     except ValueError:
         return False
+
+
+REACH_RULES: Rules = {
+    "tags": WANTED_TAGS,
+    "session": TEXT,
+    "priority": whole(0, 255),
+    "timeout": number(0, above=True),
+    "retries": whole(0, MOST_RETRIES),
+    "target": TEXT,
+    "dedup_key": TEXT,
+    "idle_timeout": number(0, above=True),
+    "reply_to": TEXT,
+    "correlation_id": TEXT,
+    "shadow": FLAG,
+    "trace_id": Rule("32 hex digits, not all zero", _is_trace),
+    "metadata": NAMED,
+}
+"""The options of a `Reach` (None = not given); version and strategy are checked where they are used, and a fallback may be anything."""
 
 
 class Answer:
@@ -155,21 +165,20 @@ class Reach:
     def __repr__(self) -> str:
         return f"<Reach {self.capability!r} of {self._node.instance_id}>"
 
-    def options(self, **changes: Any) -> Reach:
+    def options(self, /, **changes: Any) -> Reach:
         """The same capability with some options changed; see `ReachNode.reach`.
 
         Raises:
             ConfigError: no such option, or a value that cannot be meant.
         """
-        try:
-            return Reach(self._node, self.capability, replace(self._options, **changes))
-        except TypeError:
+        if unknown := [name for name in changes if name not in Options.__dataclass_fields__]:
             known = ", ".join(Options.__dataclass_fields__)
-            raise ConfigError(f"no such option: {', '.join(changes)}", hint=f"there are: {known}") from None
+            raise ConfigError(f"no such option: {', '.join(unknown)}", hint=f"there are: {known}")
+        return Reach(self._node, self.capability, replace(self._options, **changes))
 
     # ---------------------------------------------------------------- verbs
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call one provider and wait for its answer.
 
         Raises:
@@ -182,7 +191,7 @@ class Reach:
             )
         return self.submit(*args, **kwargs).result()
 
-    def submit(self, *args: Any, **kwargs: Any) -> CallFuture:
+    def submit(self, /, *args: Any, **kwargs: Any) -> CallFuture:
         """Start a call; the future can be waited for, awaited, called back and cancelled.
 
         Raises:
@@ -259,7 +268,7 @@ class Reach:
             feeder.feed(source)
         return future
 
-    def stream(self, *args: Any, **kwargs: Any) -> Stream:
+    def stream(self, /, *args: Any, **kwargs: Any) -> Stream:
         """Start a streaming call; iterate what it gives. A plain handler's answer comes as the only item.
 
         Raises:
@@ -274,7 +283,7 @@ class Reach:
         self._open(handle, call, source)
         return stream
 
-    def channel(self, *args: Any, **kwargs: Any) -> Channel:
+    def channel(self, /, *args: Any, **kwargs: Any) -> Channel:
         """Start a call whose handler takes a stream and yields one: `send` and `end`, iterate the answers.
 
         Raises:
@@ -292,7 +301,7 @@ class Reach:
         self._open(handle, call, source)
         return channel
 
-    def notify(self, *args: Any, **kwargs: Any) -> None:
+    def notify(self, /, *args: Any, **kwargs: Any) -> None:
         """Have a provider run the handler, and neither wait nor learn how it went. Failures to send are logged.
 
         Raises:
@@ -314,7 +323,7 @@ class Reach:
             raise UsageError("notify() cannot stream into a handler", hint="use submit()")
         driver.post(driver.engine.caller.start, call)
 
-    def all(self, *args: Any, **kwargs: Any) -> Answers:
+    def all(self, /, *args: Any, **kwargs: Any) -> Answers:
         """Call every usable provider; iterate their answers as they come. One that fails gives an answer with `error`."""
         driver = self._node._require()
         request = self._request

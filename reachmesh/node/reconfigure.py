@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from reachmesh.errors import ConfigError
-from reachmesh.node.capability import check_limit, check_weight
+from reachmesh.errors import ConfigError, shown
+from reachmesh.node.capability import CAPABILITY_RULES
+from reachmesh.node.rules import check
+from reachmesh.node.settings import OPTION_RULES
 
 if TYPE_CHECKING:
     from reachmesh.node.node import ReachNode
@@ -42,12 +44,12 @@ def reconfigure(node: ReachNode, changes: Mapping[str, Any]) -> None:
     config = replace(node.config, **{name: value for name, value in changes.items() if name not in own})
     level = _level(changes["log_level"]) if "log_level" in changes else None
     if "weight" in changes:
-        check_weight("the node", changes["weight"])
+        check(OPTION_RULES, {"weight": changes["weight"]})
     weights, limits = _of_capabilities(node, changes.get("weights")), _of_capabilities(node, changes.get("max_concurrent"))
     for name, weight in weights.items():
-        check_weight(name, weight)
+        check(OPTION_RULES, {"weight": weight}, of=name)
     for name, limit in limits.items():
-        check_limit(name, limit)
+        check(CAPABILITY_RULES, {"max_concurrent": limit}, of=name)
     with node._life:
         if level is not None:
             logging.getLogger("reachmesh").setLevel(level)
@@ -70,7 +72,7 @@ def _of_capabilities(node: ReachNode, given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise ConfigError(f"give a mapping of capability names to values, not {given!r}")
+        raise ConfigError(f"give a mapping of capability names to values, not {shown(given)}")
     if unknown := sorted(str(name) for name in given if name not in node._served):
         raise ConfigError(f"this node does not serve {', '.join(unknown)}")
     return dict(given)
@@ -78,6 +80,6 @@ def _of_capabilities(node: ReachNode, given: Any) -> dict[str, Any]:
 
 def _level(given: Any) -> int:
     level = logging.getLevelNamesMapping().get(given.upper()) if isinstance(given, str) else given
-    if isinstance(level, bool) or not isinstance(level, int):
-        raise ConfigError(f"log_level must be a level's name or number, not {given!r}")
+    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 100:
+        raise ConfigError(f"log_level must be a level's name or number, not {shown(given)}")
     return level

@@ -23,9 +23,11 @@ from reachmesh.errors import (
     RemoteError,
     SemanticError,
     WorkerCrashed,
+    shortened,
 )
 from reachmesh.execution.executor import Executor
 from reachmesh.execution.handler import Handler
+from reachmesh.execution.job import UnsendableAnswer
 from reachmesh.execution.pool import blocking
 from reachmesh.node.capability import Served
 from reachmesh.node.context import Context
@@ -33,6 +35,7 @@ from reachmesh.node.driver import QUIET, Driver
 from reachmesh.node.inputs import Input
 from reachmesh.node.middleware import Exchange, Middleware, Passage
 from reachmesh.node.wakers import Waker
+from reachmesh.observe.stacks import log_failure
 from reachmesh.wire.values import dump_body, load_arguments
 
 _log = logging.getLogger("reachmesh.handler")
@@ -40,7 +43,7 @@ _log = logging.getLogger("reachmesh.handler")
 CURRENT: ContextVar[ServedCall | None] = ContextVar("reachmesh_current_call", default=None)
 """The call in whose handler this code runs; calls made there inherit its deadline, priority, trace and cancellation."""
 
-_PASSED_ON = (SemanticError, Overloaded, BadRequest, WorkerCrashed)
+_PASSED_ON = (SemanticError, Overloaded, BadRequest, WorkerCrashed, UnsendableAnswer)
 """Errors of ours that mean the same to the caller when a handler raises them."""
 
 
@@ -244,7 +247,7 @@ class ServedCall:
             return exc
         if isinstance(exc, ReachError) and self.call.started is None:
             return exc
-        _log.error("[%s] %s failed", trace, self.handler.name, exc_info=exc, extra={"trace_id": trace})
+        log_failure(_log, exc, "[%s] %s failed", trace, self.handler.name, extra={"trace_id": trace})
         executed: Executed = "no" if self.call.started is None else "yes"
         return RemoteError(_message(exc), type_name=type(exc).__name__, executed=executed)
 
@@ -354,4 +357,4 @@ def _message(exc: BaseException) -> str:
         text = str(exc)
     except BaseException as error:
         return f"(its text could not be made: {type(error).__name__})"
-    return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}... ({len(text)} characters)"
+    return shortened(text, MESSAGE_LIMIT)

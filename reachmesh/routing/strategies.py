@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from reachmesh.errors import ConfigError
+from reachmesh.errors import ConfigError, shown
 from reachmesh.routing.config import Predicate
 from reachmesh.routing.entry import Entry
 from reachmesh.routing.model import Candidate, RouteRequest
@@ -139,10 +139,10 @@ def check_strategy(strategy: object) -> None:
         return
     if isinstance(strategy, str):
         raise ConfigError(
-            f"unknown strategy {strategy!r}", hint=f"one of {', '.join(STRATEGIES)}, or an object with pick(candidates, request)"
+            f"unknown strategy {shown(strategy)}", hint=f"one of {', '.join(STRATEGIES)}, or an object with pick(candidates, request)"
         )
     if isinstance(strategy, type) or not callable(getattr(strategy, "pick", None)):
-        raise ConfigError(f"a strategy needs a method pick(candidates, request); {strategy!r} has none")
+        raise ConfigError(f"a strategy needs a method pick(candidates, request); {shown(strategy)} has none")
 
 
 def choose(strategy: Any, candidates: Sequence[Candidate], request: RouteRequest) -> Candidate:
@@ -154,11 +154,11 @@ def choose(strategy: Any, candidates: Sequence[Candidate], request: RouteRequest
     try:
         answer = strategy.pick(candidates, request)
     except Exception as problem:
-        raise ConfigError(f"strategy {type(strategy).__name__} raised {type(problem).__name__}: {problem}") from problem
+        raise ConfigError(f"strategy {type(strategy).__name__} raised {type(problem).__name__}: {shown(problem)}") from problem
     for each in candidates:
         if answer is each or answer == each.instance_id:
             return each
-    raise ConfigError(f"strategy {type(strategy).__name__} answered {answer!r}, which is not one of its candidates")
+    raise ConfigError(f"strategy {type(strategy).__name__} answered {shown(answer)}, which is not one of its candidates")
 
 
 def refused(predicate: Predicate, candidates: Sequence[Candidate], metadata: Mapping[str, Any]) -> dict[bytes, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from reachmesh.errors import ConfigError
+from reachmesh.errors import ConfigError, shown
 
 _DEFAULT = "1"
 
@@ -40,9 +40,9 @@ def check_version(version: object) -> None:
         raise ConfigError(f"version= takes a version or a mapping of versions to shares, not {type(version).__name__}")
     for name, share in version.items():
         if not isinstance(name, str) or isinstance(share, bool) or not isinstance(share, int | float):
-            raise ConfigError(f"version= shares are numbers by version text, not {name!r}: {share!r}")
+            raise ConfigError(f"version= shares are numbers by version text, not {shown(name)}: {shown(share)}")
         if not math.isfinite(share) or share < 0:
-            raise ConfigError(f"the share of version {name!r} is {share!r}; shares are finite and not negative")
+            raise ConfigError(f"the share of version {shown(name)} is {shown(share)}; shares are finite and not negative")
     if not version or sum(version.values()) <= 0:
         raise ConfigError("version= shares are all zero", hint="give at least one version a share above 0")
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from reachmesh.errors import ConfigError
+from reachmesh.errors import ConfigError, shown
 
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -73,7 +73,7 @@ def list_interfaces(wanted: Sequence[str] | None = None) -> list[Interface]:
                 matches = _matching(known, each)
             if not matches:
                 present = ", ".join(f"{one.name} {one.address}" for one in known) or "none"
-                raise ConfigError(f"there is no network interface {each!r}", hint=f"present are: {present}")
+                raise ConfigError(f"there is no network interface {shown(each)}", hint=f"present are: {present}")
             found.extend(matches)
     return sorted(dict.fromkeys(found), key=lambda each: each.is_loopback)
 

@@ -19,6 +19,9 @@ from reachmesh.wire import arrays
 from reachmesh.wire.extensions import MARK_OF, WRITERS, Ext, write_int
 from reachmesh.wire.limits import LIMITS
 
+_STEPS = 12
+"""Steps of a path that are shown; of a longer one the middle is left out."""
+
 SCALARS = frozenset({int, str, float, bool, type(None)})
 CONTAINER_COST = 8
 
@@ -50,9 +53,14 @@ class Element:
 
 
 def render_path(root: str, steps: Iterable[object]) -> str:
-    """`root` and steps as one reads them: `rows[3].when`. A key that is no identifier is shown as `['a b']`."""
+    """`root` and steps as one reads them: `rows[3].when`. A key that is no identifier is shown as `['a b']`, many steps as the first and last."""
     path = root
-    for step in steps:
+    whole = list(steps)
+    for index, step in enumerate(whole):
+        if len(whole) > _STEPS and _STEPS // 2 <= index < len(whole) - _STEPS // 2:
+            if index == _STEPS // 2:
+                path += "..."
+            continue
         if isinstance(step, Element):
             path += step.text
         elif isinstance(step, str) and len(step) <= LIMITS.name and step.isidentifier():
