@@ -1,6 +1,6 @@
 """The serving side: takes requests in, hands complete ones to the execution side, carries their answers out.
 
-Inputs are frames (`handle_*`) and verbs of the execution side (`answer`, `fail`, `put_item`, ...); outputs are frames on `Links`
+Inputs are frames (`handle_*`) and verbs of the execution side (`answer`, `fail`, `put_items`, ...); outputs are frames on `Links`
 and `Delivery` tuples. What a peer sends is never trusted further than its header: a request for another boot, a capability that
 is not here, an expired or over-deep one is answered with an error whose `executed` is "no", and no handler hears of it.
 
@@ -31,7 +31,7 @@ from reachmesh.calls.flags import (
     STREAM_END,
     STREAM_TO_CALLER,
 )
-from reachmesh.calls.flows import PART_BYTES, Batch, Buffer, Inflow, Outflow, placed
+from reachmesh.calls.flows import PART_BYTES, Batch, Buffer, Gathered, Inflow, Outflow, placed
 from reachmesh.calls.incoming import TAKEN, Incoming, IncomingCall
 from reachmesh.calls.meter import Meter
 from reachmesh.calls.ports import Delivery, Ended, Kind, Links
@@ -310,10 +310,10 @@ class Callee:
 
     # ---------------------------------------------------------------- verbs of the execution side
 
-    def put_item(self, call: IncomingCall, segments: list[Buffer], now: float) -> None:
-        """Queue one item of the answer stream."""
+    def put_items(self, call: IncomingCall, items: Gathered, now: float) -> None:
+        """Queue the items that are ready of the answer stream."""
         if not call.closed and call.outflow is not None:
-            call.outflow.put_item(segments)
+            call.outflow.put_gathered(items)
             self._links.flow(call)
 
     def consumed(self, call: IncomingCall, items: int, size: int, now: float) -> None:

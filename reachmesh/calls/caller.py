@@ -1,6 +1,6 @@
 """The calling side: picks an instance, sends, waits, retries what may be retried, and ends every call exactly once.
 
-Inputs are verbs of this node's own threads (`start`, `cancel`, `put_item`, ...) and what came in (`handle_*`); outputs are frames
+Inputs are verbs of this node's own threads (`start`, `cancel`, `put_items`, ...) and what came in (`handle_*`); outputs are frames
 on `Links` and `Delivery` tuples. An answer counts only when it comes by the link its request left by, under the id of the
 attempt that is still open: late, doubled and foreign answers are counted in `strays` and dropped.
 
@@ -32,7 +32,7 @@ from reachmesh.calls.flags import (
     STREAM_CREDIT,
     STREAM_END,
 )
-from reachmesh.calls.flows import PART_BYTES, Buffer, Inflow, Outflow, placed
+from reachmesh.calls.flows import PART_BYTES, Buffer, Gathered, Inflow, Outflow, placed
 from reachmesh.calls.latencies import Latencies
 from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.calls.ports import Delivery, Ended, Kind, Links
@@ -207,11 +207,11 @@ class Caller:
             call.retries = 0
             self._settle_error(call, error, now)
 
-    def put_item(self, call: OutgoingCall, segments: list[Buffer], now: float) -> None:
-        """Queue one item of the stream that the caller sends."""
+    def put_items(self, call: OutgoingCall, items: Gathered, now: float) -> None:
+        """Queue the items that are ready of the stream that the caller sends."""
         if call.closed or call.outflow is None:
             return
-        call.outflow.put_item(segments)
+        call.outflow.put_gathered(items)
         if call.sent_at is not None:
             self._links.flow(call)
 

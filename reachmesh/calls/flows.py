@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 from reachmesh.calls.flags import STREAM_ITEMS, STREAM_MORE
 from reachmesh.calls.window import Pace, Window
@@ -84,6 +85,38 @@ def placed(segments: Sequence[Buffer]) -> tuple[bool, bytes, Sequence[Buffer]]:
     return False, bytes(segments[0]) if segments else b"", segments[1:]
 
 
+class Gathered:
+    """Items on their way to the engine from the thread that makes them: it appends, the engine takes all there are.
+
+    The maker appends and then looks whether it has `asked` the engine to come; who takes clears that first. So either the maker sees
+    that it has to ask again, or what it appended is taken: nothing is left lying, without a lock (list operations are atomic).
+
+    Attributes:
+        items: encoded: one small buffer, or the segments of an item that is big or has several.
+        asked: whether the engine is on its way.
+        mixed: whether an item with segments has been among them.
+    """
+
+    __slots__ = ("asked", "items", "mixed")
+
+    def __init__(self) -> None:
+        self.items: list[Buffer | list[Buffer]] = []
+        self.asked = self.mixed = False
+
+    def put(self, encoded: Buffer | list[Buffer]) -> None:
+        """One more."""
+        if type(encoded) is list:
+            self.mixed = True
+        self.items.append(encoded)
+
+    def take(self) -> list[Any]:
+        """All there are."""
+        self.asked = False
+        taken = self.items[:]
+        del self.items[: len(taken)]
+        return taken
+
+
 class Outflow:
     """Sending end of one direction: queues payloads, cuts the big ones, spends credit.
 
@@ -126,6 +159,15 @@ class Outflow:
             last.bodies += bodies
         else:
             self._queue.append(_Run(bodies))
+
+    def put_gathered(self, gathered: Gathered) -> None:
+        """Queue what has been gathered."""
+        items = gathered.take()
+        if not gathered.mixed:
+            return self.put_items(items)
+        for item in items:
+            self.put_item(item if type(item) is list else [item])
+        return None
 
     def put_item(self, segments: list[Buffer]) -> None:
         """Queue one encoded item (its first segment is MessagePack, the others out-of-band buffers)."""

@@ -204,7 +204,7 @@ async def _pump(job: Job, items: Any) -> None:
     emit = job.emit
     try:
         async for item in items:
-            if job.cancelled or not (emit(item) or await job.room()) or job.cancelled:
+            if not (emit(item) or await job.room()) or job.cancelled:
                 raise stream_closed()
     finally:
         close = getattr(items, "aclose", None)

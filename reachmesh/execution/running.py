@@ -99,7 +99,7 @@ def _pump(job: Job, items: Any) -> None:
     emit = job.emit
     try:
         for item in items:
-            if job.cancelled or not (emit(item) or job.wait_room()) or job.cancelled:
+            if not (emit(item) or job.wait_room()) or job.cancelled:
                 raise stream_closed()
     finally:
         close = getattr(items, "close", None)

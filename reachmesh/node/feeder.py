@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any
 
 from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.errors import BlockingCallInLoop, Cancelled, PayloadError
 from reachmesh.execution.pool import blocking
-from reachmesh.node.driver import QUIET, Driver
+from reachmesh.node.driver import Driver
+from reachmesh.node.outlet import Outlet
 from reachmesh.node.wakers import Waker
-from reachmesh.wire.values import dump
 
 
 class Feeder:
@@ -24,8 +23,7 @@ class Feeder:
 
     def __init__(self, driver: Driver, call: OutgoingCall, failed: Callable[[BaseException], None]) -> None:
         self._driver, self._call, self._failed = driver, call, failed
-        self._items = self._bytes = 0
-        self._sent_at = 0.0
+        self._outlet = Outlet(driver, driver.engine.caller.put_items, call)
         self._ended = False
         self._closed = False
         self._lock = threading.Lock()
@@ -51,10 +49,6 @@ class Feeder:
         self._closed = True
         self.has_room()
 
-    def _has_credit(self) -> bool:
-        outflow = self._call.outflow
-        return outflow is None or (self._items < outflow.granted_items and self._bytes < outflow.granted_bytes)
-
     def send(self, item: Any) -> None:
         """Send one item, waiting for credit in this thread.
 
@@ -63,37 +57,32 @@ class Feeder:
             Cancelled: the call is over.
             BlockingCallInLoop: it would have to wait, on an event loop's thread.
         """
-        segments = dump(item, "item")
-        if not self.over and not self._has_credit():
+        encoded = self._outlet.encode(item)
+        if not self.over and not self._outlet.has_credit():
             if asyncio._get_running_loop() is not None:
                 raise BlockingCallInLoop("waiting for credit would block this thread's event loop", hint="await asend() instead")
             self._driver.flush()
             with blocking(), self._lock:
-                while not self.over and not self._has_credit():
+                while not self.over and not self._outlet.has_credit():
                     self._room.wait()
-        self._put(segments)
+        self._put(encoded)
 
     async def asend(self, item: Any) -> None:
         """As `send`, waiting on the running loop."""
-        segments = dump(item, "item")
+        encoded = self._outlet.encode(item)
         while not self.over:
             with self._lock:
-                if self._has_credit():
+                if self._outlet.has_credit():
                     break
                 waker = self._waker = Waker()
             self._driver.flush()
             await waker.future
-        self._put(segments)
+        self._put(encoded)
 
-    def _put(self, segments: list[Any]) -> None:
+    def _put(self, encoded: Any) -> None:
         if self.over:
             raise Cancelled("the call is over; nothing more can be sent", executed="yes")
-        self._items += 1
-        self._bytes += sum(map(len, segments))
-        now = time.monotonic()
-        post = self._driver.post if now - self._sent_at > QUIET else self._driver.post_soon
-        self._sent_at = now
-        post(self._driver.engine.caller.put_item, self._call, segments)
+        self._outlet.send(encoded)
 
     def end(self) -> None:
         """Nothing more will be sent. Safe to call twice."""

@@ -25,7 +25,8 @@ class Input:
         consumed: told how many items and credit bytes were taken, so that the sender gets new credit.
         convert: applied to each item.
 
-    Writers (`put`, `end`) may be in any thread and never block. The reader is one thread or one task at a time.
+    `ready` gives the items that are here and decoded; whoever finds it empty asks `take` or `atake`, which also give back the credit
+    of what was read. Writers (`put`, `end`) may be in any thread and never block. The reader is one thread or one task at a time.
     """
 
     def __init__(self, consumed: Callable[[int, int], None] | None, convert: Callable[[Any], Any] | None = None) -> None:
@@ -34,7 +35,7 @@ class Input:
         self._lock = threading.Lock()
         self._filled = threading.Condition(self._lock)
         self._batches: deque[Batch] = deque()
-        self._items: Iterator[Any] = iter(())
+        self.ready: Iterator[Any] = iter(())
         self._count = self._size = 0
         self._ended = False
         self._error: BaseException | None = None
@@ -45,7 +46,7 @@ class Input:
     def of(cls, items: Iterable[Any], convert: Callable[[Any], Any] | None) -> Input:
         """An input whose items are all there."""
         made = cls(None, convert)
-        made._items, made._ended = iter(items), True
+        made.ready, made._ended = iter(items) if convert is None else map(convert, items), True
         return made
 
     # ---------------------------------------------------------------- the writing side
@@ -67,7 +68,7 @@ class Input:
         """Forget what has not been read."""
         with self._lock:
             self._batches.clear()
-            self._items = iter(())
+            self.ready = iter(())
 
     @property
     def ended(self) -> bool:
@@ -146,7 +147,7 @@ class Input:
 
     def _take_ready(self) -> Any:
         """An item that is here, or _END."""
-        item = next(self._items, _END)
+        item = next(self.ready, _END)
         while item is _END:
             self._account()
             with self._lock:
@@ -154,8 +155,8 @@ class Input:
                     return _END
                 batch = self._batches.popleft()
             self._open(batch)
-            item = next(self._items, _END)
-        return item if self._convert is None else self._convert(item)
+            item = next(self.ready, _END)
+        return item
 
     def _open(self, batch: Batch) -> None:
         try:
@@ -165,7 +166,8 @@ class Input:
             items = []
         if not isinstance(items, list):
             items = []
-        self._items, self._count, self._size = iter(items), len(items), batch.size
+        self.ready = iter(items) if self._convert is None else map(self._convert, items)
+        self._count, self._size = len(items), batch.size
 
     def _account(self) -> None:
         """The last batch has been read: its credit goes back."""
@@ -185,6 +187,7 @@ class Input:
     def iter(self) -> Iterator[Any]:
         """The items as an iterator for a handler."""
         while True:
+            yield from self.ready
             try:
                 item = self.take()
             except StopIteration:
@@ -194,6 +197,8 @@ class Input:
     async def aiter(self) -> AsyncIterator[Any]:
         """The items as an async iterator for a handler."""
         while True:
+            for item in self.ready:
+                yield item
             try:
                 item = await self.atake()
             except StopAsyncIteration:

@@ -31,9 +31,10 @@ from reachmesh.execution.job import UnsendableAnswer
 from reachmesh.execution.pool import blocking
 from reachmesh.node.capability import Served
 from reachmesh.node.context import Context
-from reachmesh.node.driver import QUIET, Driver
+from reachmesh.node.driver import Driver
 from reachmesh.node.inputs import Input
 from reachmesh.node.middleware import Exchange, Middleware, Passage
+from reachmesh.node.outlet import Outlet
 from reachmesh.node.wakers import Waker
 from reachmesh.observe.stacks import log_failure
 from reachmesh.wire.values import dump_body, load_arguments
@@ -52,12 +53,10 @@ class ServedCall:
 
     __slots__ = (
         "_driver",
-        "_emitted_at",
         "_executor",
         "_input",
+        "_outlet",
         "_passage",
-        "_produced_bytes",
-        "_produced_items",
         "_refused",
         "_room",
         "_waker",
@@ -77,8 +76,7 @@ class ServedCall:
         self._input: Input | None = None
         if call.flags & REQUEST_SENDS_STREAM:
             self._input = Input(lambda items, size: driver.post(driver.engine.callee.consumed, call, items, size), self.handler.item)
-        self._produced_items = self._produced_bytes = 0
-        self._emitted_at = 0.0
+        self._outlet: Outlet | None = None
         self._room: threading.Event | None = None
         self._waker: Waker | None = None
         self._refused: PayloadError | None = None
@@ -255,27 +253,20 @@ class ServedCall:
 
     def emit(self, item: Any) -> bool:
         """Send one item; false when the credit is used up with it (or it cannot travel: then the stream ends with that error)."""
-        call, driver = self.call, self._driver
-        outflow = call.outflow
-        if outflow is None or call.closed:
+        outlet = self._outlet
+        if outlet is None:
+            outlet = self._outlet = Outlet(self._driver, self._driver.engine.callee.put_items, self.call)
+        if self.call.closed:
             return False
         try:
-            segments = dump_body(2, item, root="item")
+            return outlet.put(item)
         except PayloadError as error:
             error.executed = "yes"
             self._refused = error
             return False
-        self._produced_items += 1
-        self._produced_bytes += len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
-        now = time.monotonic()
-        post = driver.post if now - self._emitted_at > QUIET else driver.post_soon
-        self._emitted_at = now
-        post(driver.engine.callee.put_item, call, segments)
-        return self._has_credit()
 
     def _has_credit(self) -> bool:
-        outflow = self.call.outflow
-        return outflow is not None and self._produced_items < outflow.granted_items and self._produced_bytes < outflow.granted_bytes
+        return self._outlet is not None and self._outlet.has_credit()
 
     def wait_room(self) -> bool:
         """Wait for credit in the handler's thread; false when the stream is over."""

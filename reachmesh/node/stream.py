@@ -211,10 +211,11 @@ class Stream:
 class _Reading:
     """One loop over a stream: when the loop is left, this goes out of use and closes the stream."""
 
-    __slots__ = ("_stream",)
+    __slots__ = ("_input", "_stream")
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._input = stream._handle.input
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -223,9 +224,13 @@ class _Reading:
         return self
 
     def __next__(self) -> Any:
+        for item in self._input.ready:
+            return item
         return self._stream.next()
 
     async def __anext__(self) -> Any:
+        for item in self._input.ready:
+            return item
         return await self._stream.anext()
 
     def close(self) -> None:

@@ -50,7 +50,11 @@ def dump(value: Any, root: str = "value") -> list[Buffer]:
         PayloadTooLarge: it passes `Limits.message`, `values` or `segments`.
     """
     kind = type(value)
-    if kind in SCALARS or ((kind is list or kind is dict) and _plain_cost(value, kind, 1) >= 0):
+    if (
+        kind in SCALARS
+        or (kind is bytes and len(value) < LIMITS.inline)
+        or ((kind is list or kind is dict) and _plain_cost(value, kind, 1) >= 0)
+    ):
         try:
             body: bytes = Packer(strict_types=True, buf_size=_SMALL).pack(value)
         except Exception:  # whatever it was, the careful way finds it again and names its path

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reachmesh.calls.flags import MSGPACK, REQUEST, RESPONSE, STREAM, STREAM_TO_CALLER
+from reachmesh.calls.flows import Gathered
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.window import Pace
 from reachmesh.wire.frames import NO_DEADLINE, Frame, encode_error, encode_frame, encode_request_meta, split_batch
@@ -95,3 +96,11 @@ def answer(call_id: int, body: bytes = b"\xc0", flags: int = 0) -> Frame:
 
 def refusal(call_id: int, error: Any) -> Frame:
     return frame(RESPONSE, 2, call_id, encode_error(error), priority=0)
+
+
+def gathered(*items: list[Any]) -> Gathered:
+    """Encoded items, as their maker leaves them for the engine."""
+    made = Gathered()
+    for item in items:
+        made.put(item[0] if len(item) == 1 and len(item[0]) < 16_384 else item)
+    return made

@@ -33,7 +33,7 @@ from reachmesh.wire.frames import Frame, decode_error, encode_request_meta
 from reachmesh.wire.limits import LIMITS
 from reachmesh.wire.transfer import Cutter
 from reachmesh.wire.values import dump
-from tests.unit.calls.fake_links import FakeLinks, frame, request
+from tests.unit.calls.fake_links import FakeLinks, frame, gathered, request
 
 ME, LINK, CALLER = b"m" * 8, 7, ("app", "app-host-1-x")
 
@@ -251,7 +251,7 @@ def test_the_final_frame_of_a_stream_follows_its_items(side: Side) -> None:
         side.ask(request(call_id, flags=REQUEST_WANTS_STREAM))
         call = side.deliveries[-1][1]
         for item in range(100):
-            side.callee.put_item(call, [bytes([item])], 0.0)
+            side.callee.put_items(call, gathered([bytes([item])]), 0.0)
         if error is None:
             side.callee.finish(call, 2, [], 0.0)
         else:

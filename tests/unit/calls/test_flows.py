@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+import sys
+import threading
 from collections import deque
 from typing import Any
 
@@ -10,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reachmesh.calls.flags import STREAM_ITEMS, STREAM_MORE
-from reachmesh.calls.flows import MOST_BYTES, MOST_ITEMS, WINDOW_BYTES, WINDOW_ITEMS, Batch, Inflow, Outflow
+from reachmesh.calls.flows import MOST_BYTES, MOST_ITEMS, WINDOW_BYTES, WINDOW_ITEMS, Batch, Gathered, Inflow, Outflow
 from reachmesh.calls.window import HORIZON, Pace, Window
 from reachmesh.wire.limits import LIMITS
 from reachmesh.wire.values import dump, load
@@ -319,3 +322,41 @@ def test_chunks_are_small_until_the_credit_is_large() -> None:
     assert sizes[:4] == [LIMITS.chunk] * 4
     assert max(sizes) == LIMITS.large_chunk
     assert sum(sizes) <= WINDOW_BYTES * 2 + MOST_BYTES + LIMITS.chunk
+
+
+def test_gathered_items_leave_in_order_whatever_their_size() -> None:
+    """Small items, big ones and ones with buffers, put one by one while others take: each comes once, in the order of putting."""
+    line, gathered = Line(WINDOW_ITEMS, WINDOW_BYTES), Gathered()
+    values = [bytes([index]) * size for index, size in enumerate((1, 50_000, 3, 4, 20_000, 300_000, 0, 5))]
+    for index, value in enumerate(values):
+        segments = dump(value)
+        gathered.put(segments[0] if len(segments) == 1 else segments)
+        if index in (0, 3, 7):
+            line.out.put_gathered(gathered)
+    line.drain()
+    assert line.read == values
+
+
+def test_nothing_that_is_gathered_is_left_lying() -> None:
+    """One thread appends and asks, another takes when asked, without a lock: all is taken, once and in order."""
+    gathered, asks, got = Gathered(), queue.SimpleQueue[bool](), list[Any]()
+
+    def take() -> None:
+        while asks.get():
+            got.extend(gathered.take())
+
+    taker = threading.Thread(target=take)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        taker.start()
+        for index in range(50_000):
+            gathered.put(index)  # type: ignore[arg-type]
+            if not gathered.asked:
+                gathered.asked = True
+                asks.put(True)
+        asks.put(False)
+        taker.join(20)
+    finally:
+        sys.setswitchinterval(interval)
+    assert got == list(range(50_000))

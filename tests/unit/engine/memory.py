@@ -24,6 +24,7 @@ from reachmesh.membership import Record, preset
 from reachmesh.routing import RouteRequest, RoutingConfig
 from reachmesh.wire.limits import LIMITS
 from reachmesh.wire.values import dump, dump_arguments, dump_body, load, load_arguments, load_body
+from tests.unit.calls.fake_links import gathered
 
 MSGPACK = 2
 
@@ -90,7 +91,7 @@ class Serving:
             while self.left and self.has_room():
                 segments = dump(self.left.pop(0))
                 self.items, self.bytes = self.items + 1, self.bytes + sum(map(len, segments))
-                callee.put_item(self.call, segments, now)
+                callee.put_items(self.call, gathered(segments), now)
             if not self.left:
                 self.end(lambda: callee.finish(self.call, MSGPACK, [], now))
         elif what == "sum" and self.input_ended:
@@ -174,7 +175,7 @@ class SimulatedNode:
         self.do(self.engine.caller.start, call)
         if capability == "sum":
             for item in argument:
-                self.do(self.engine.caller.put_item, call, dump(item))
+                self.do(self.engine.caller.put_items, call, gathered(dump(item)))
             self.do(self.engine.caller.end_input, call)
         return asked
 

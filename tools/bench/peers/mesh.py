@@ -89,9 +89,8 @@ class MeshClient(Client):
     def stream(self, count: int, size: int) -> Iterator[Any]:
         return iter(self.produce.stream(count, size))
 
-    async def astream(self, count: int, size: int) -> AsyncIterator[Any]:
-        async for item in self.produce.stream(count, size):
-            yield item
+    def astream(self, count: int, size: int) -> AsyncIterator[Any]:
+        return aiter(self.produce.stream(count, size))
 
     def upload(self, body: bytes) -> int:
         return int(self.node.reach("upload", timeout=LONG).call(body))
