@@ -10,6 +10,7 @@ exactly one outcome or has left; a task is remembered for `TASK_SECONDS` after i
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import msgpack
 from reachmesh.calls.flags import MSGPACK, REQUEST_SENDS_STREAM, REQUEST_WANTS_STREAM
 from reachmesh.calls.flows import Buffer
 from reachmesh.calls.incoming import IncomingCall
-from reachmesh.errors import BadRequest, Overloaded, ReachError
+from reachmesh.errors import BadRequest, Overloaded, ReachError, shown
 from reachmesh.resilience.dedup import DedupTable, Seen
 
 TASKS = 10_000
@@ -31,6 +32,7 @@ TASK_SECONDS = 300.0
 """Seconds for which the outcome of a task can be asked for. Short surprises who asks late, long costs memory."""
 
 _KEY_LENGTH = 1024
+_PRINTED = 16 * 1024
 
 
 class Outcome(NamedTuple):
@@ -81,6 +83,21 @@ class Begun(NamedTuple):
     run: IncomingCall | None = None
 
 
+Fingerprint = tuple[int, bytes]
+"""Of a request's arguments: bytes, and a digest of which bytes."""
+
+
+def fingerprint(call: IncomingCall) -> Fingerprint:
+    """What tells other arguments under one key, and never calls the same ones other.
+
+    A set is written in another order by another process, and so may a dict be. So the order of the bytes does not count, and of
+    arguments over `_PRINTED` bytes only their number does: some differences go unnoticed, no honest repetition is refused.
+    """
+    segments = () if call.body is None else call.body.segments
+    size = sum(map(len, segments))
+    return size, hashlib.blake2b(bytes(sorted(b"".join(map(bytes, segments)))), digest_size=16).digest() if size <= _PRINTED else b""
+
+
 class Runs:
     """All runs of a node.
 
@@ -92,6 +109,7 @@ class Runs:
         self._boot, self._table = boot, table
         self._open: dict[IncomingCall, None] = {}
         self._by_key: dict[Any, IncomingCall] = {}
+        self._prints: dict[Any, Fingerprint] = {}
         self._tasks: dict[str, Task] = {}
         self._ended: dict[str, Task] = {}
         self._bytes = 0
@@ -122,13 +140,18 @@ class Runs:
             return self._begin_task(call, now)
         place = (call.capability, key)
         seen, kept = self._table.begin(place, call, now)
+        print_ = fingerprint(call)
         if seen is Seen.FINISHED:
-            return Begun(outcome=kept)
+            first, outcome = kept
+            return Begun(outcome=outcome) if first == print_ else self._reused(key)
         if seen is Seen.ANSWER_GONE:
             message = f"the request with this key has run, and its answer was too big to keep: {key[:80]!r}"
             return Begun(error=ReachError(message, code="answer_gone", executed="yes"))
         if seen is Seen.FULL:
             return Begun(error=Overloaded("no more dedup keys can be remembered here", retry_after=5.0))
+        if seen is Seen.RUNNING and self._prints[place] != print_:
+            self._table.leave(place, call)
+            return self._reused(key)
         call.run_key = place
         if seen is Seen.RUNNING:
             run = self._by_key[place]
@@ -140,11 +163,17 @@ class Runs:
             if begun.outcome is None:
                 self._table.forget(place)
             else:
-                self._table.finish(place, begun.outcome, begun.outcome.size, now)
+                self._table.finish(place, (print_, begun.outcome), begun.outcome.size, now)
             return begun
         run = self._by_key[place] = self._detach(call, now)
+        self._prints[place] = print_
         run.run_key, run.silent = place, True
         return Begun(run=run)
+
+    @staticmethod
+    def _reused(key: str) -> Begun:
+        message = f"dedup_key {shown(key)} was used before with other arguments; nothing was run"
+        return Begun(error=BadRequest(message, hint="give each request a key of its own, and repeat it as it was"))
 
     def _begin_task(self, call: IncomingCall, now: float) -> Begun:
         self._forget_tasks(now)
@@ -190,7 +219,8 @@ class Runs:
         if run.run_key is None:
             return []
         self._by_key.pop(run.run_key, None)
-        tickets = self._table.finish(run.run_key, outcome, outcome.size, now) if ran else self._table.forget(run.run_key)
+        kept = (self._prints.pop(run.run_key), outcome)
+        tickets = self._table.finish(run.run_key, kept, outcome.size, now) if ran else self._table.forget(run.run_key)
         return [each for each in tickets if isinstance(each, IncomingCall)]
 
     def leave(self, ticket: IncomingCall) -> IncomingCall | None:

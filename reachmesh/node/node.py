@@ -709,7 +709,8 @@ class ReachNode:
             target: a node name or an instance id.
             fallback: a value, or a function of the error, in place of an error. For a stream that breaks before its first item: an
                 iterator gives its items, anything else is the only item.
-            dedup_key: repeated requests with one key run once.
+            dedup_key: repeated requests with one key run once per instance and get the first answer; with other arguments under the same
+                key they are a BadRequest.
             idle_timeout: seconds a stream may be silent.
             reply_to: send the answer to this capability instead.
             correlation_id: travels along, `ctx.correlation_id`.

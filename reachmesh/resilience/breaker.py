@@ -128,8 +128,15 @@ class Breaker:
         self._close()
         return True
 
-    def failed(self, began: float, now: float) -> bool:
-        """A call that began at `began` failed. Answers whether the breaker should open now; the state is left as it was."""
+    def failed(self, began: float, now: float, *, blamed: bool = True) -> bool:
+        """A call that began at `began` failed. Answers whether the breaker should open now; the state is left as it was.
+
+        Without `blamed` the caller may have been impatient (its timeout is under what calls usually take): that counts in a row only,
+        where one good answer to anybody clears it, and not in the share.
+        """
+        if self.state is BreakerState.CLOSED and not blamed:
+            self._streak += 1
+            return self._streak >= self._config.consecutive
         if self.state is BreakerState.CLOSED:
             slot = int(now / self._width)
             if slot != self._slot:

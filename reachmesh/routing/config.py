@@ -45,7 +45,7 @@ class RoutingConfig:
     session_memory: int = 10_000
     """Sessions whose instance is remembered; beyond it the oldest fall back to the rendezvous hash alone."""
     timeout_counts_after: float = 0.1
-    """A caller's timeout shorter than this is no failure of the instance as long as nothing is known of its latency."""
+    """A caller's timeout shorter than this is no failure of the instance, unless calls usually take much less."""
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
     """Figures of the circuit breakers."""
     limiter: LimiterConfig = field(default_factory=LimiterConfig)

@@ -201,6 +201,7 @@ class Router:
             entry.outstanding -= 1
         if (backpressure or entry.slow != UNLIMITED) and entry.press(backpressure, now):
             group.touch()
+        blamed = outcome is not Outcome.TIMEOUT or self._long_enough(group, latency)
         if outcome is Outcome.OK:
             entry.observe(latency, now)
             group.samples += 1
@@ -212,12 +213,12 @@ class Router:
                 group.touch()
             elif entry.breaker.state is not BreakerState.CLOSED:
                 group.touch()
-        elif outcome is Outcome.IGNORED or (outcome is Outcome.TIMEOUT and not self._long_enough(group, latency)):
+        elif outcome is Outcome.IGNORED or (outcome is Outcome.TIMEOUT and latency < self._config.timeout_counts_after and not blamed):
             if entry.breaker.state is not BreakerState.CLOSED:
                 entry.breaker.ignored(now - latency)
                 group.touch()
         else:
-            self._failed(group, entry, outcome, latency, now)
+            self._failed(group, entry, outcome, latency, now, blamed=blamed)
 
     @property
     def has_events(self) -> bool:
@@ -312,12 +313,13 @@ class Router:
         plan = elsewhere if drawn is None else group.plan(wanted._replace(share=drawn), now)
         return plan if plan.usable else group.plan(wanted._replace(shares=None), now)
 
-    def _failed(self, group: Group, entry: Entry, outcome: Outcome, latency: float, now: float) -> None:
-        entry.note_failure(now)
-        # A failure that came fast must not look attractive: it counts as an answer no better than the average.
-        entry.latency.observe(max(latency, group.latency, entry.latency.value), now)
+    def _failed(self, group: Group, entry: Entry, outcome: Outcome, latency: float, now: float, *, blamed: bool) -> None:
+        if blamed:
+            entry.note_failure(now)
+            # A failure that came fast must not look attractive: it counts as an answer no better than the average.
+            entry.latency.observe(max(latency, group.latency, entry.latency.value), now)
         closed = entry.breaker.state is BreakerState.CLOSED
-        if entry.breaker.failed(now - latency, now):
+        if entry.breaker.failed(now - latency, now, blamed=blamed):
             ejecting = entry.breaker.ejecting or group.may_eject(entry)
             was_ejecting = entry.breaker.ejecting
             entry.breaker.open(now, ejecting=ejecting)
@@ -328,7 +330,10 @@ class Router:
             group.touch()
 
     def _long_enough(self, group: Group, waited: float) -> bool:
-        """Whether a caller's timeout blames the instance: it waited longer than the capability usually takes."""
+        """Whether a caller's timeout blames the instance: it waited longer than the capability usually takes.
+
+        One that did not counts in a row only, and not at all under `timeout_counts_after`.
+        """
         if group.samples >= _KNOWN_AFTER:
             return waited >= 1.5 * group.latency
         return waited >= self._config.timeout_counts_after

@@ -143,3 +143,22 @@ def test_many_threads_with_one_key_get_one_answer(world: World) -> None:
     with ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(lambda _: node.reach("slow", dedup_key="k", timeout=10).call(), range(20)))
     assert answers == [1] * 20
+
+
+def test_a_key_used_with_other_arguments_is_told(world: World) -> None:
+    """While the first request runs and afterwards: a BadRequest, nothing runs; the same arguments in another order are the same."""
+    world.serve("worker", CAPS, BODY)
+    node = world.node()
+    node.wait_for("work", timeout=10)
+    first = node.reach("work", dedup_key="k", timeout=30).submit(text="a")
+    eventually(lambda: ran(world) == 1)
+    for _ in range(2):
+        error = node.reach("work", dedup_key="k", timeout=30).submit(text="b").exception(10)
+        assert isinstance(error, BadRequest)
+        assert (error.executed, "other arguments" in str(error)) == ("no", True)
+        (world.folder / "gate").touch()
+        first.result(10)
+    assert node.reach("work", dedup_key="k").call(text="a") == first.result(0)
+    assert ran(world) == 1
+    echo = world.node("own", {"echo": lambda **given: given})
+    assert echo.reach("echo", dedup_key="o").call(a=1, b=2) == echo.reach("echo", dedup_key="o").call(b=2, a=1)

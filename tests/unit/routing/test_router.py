@@ -7,6 +7,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reachmesh.errors import BreakerOpen, ConfigError, NoProvider, VersionMismatch
 from reachmesh.resilience.breaker import BreakerConfig
@@ -351,6 +353,57 @@ def test_a_callers_one_millisecond_timeout_is_not_the_instances_fault() -> None:
     for _ in range(5):
         run(made, 1, Outcome.TIMEOUT, 1.2, latency=1.0)
     assert [each.kind for each in made.take_events()] == ["breaker_opened"]
+
+
+def test_timeouts_under_the_usual_time_count_only_in_a_row() -> None:
+    """Callers who wait 0.5 s for what takes 2 s open the breaker when nobody else is answered, and never while somebody is."""
+    made = router(provider(1), provider(2))
+    for _ in range(10):
+        run(made, 1, Outcome.OK, 1.0, latency=2.0)
+    for _ in range(50):
+        for _ in range(4):
+            run(made, 1, Outcome.TIMEOUT, 1.1, latency=0.5)
+        run(made, 1, Outcome.OK, 1.1, latency=2.0)
+    assert made.take_events() == []
+    for _ in range(5):
+        run(made, 1, Outcome.TIMEOUT, 1.2, latency=0.5)
+    assert [each.kind for each in made.take_events()] == ["breaker_opened"]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["join", "leave", "state", "call"]),
+        st.integers(0, 6),
+        st.sampled_from([*Outcome, Outcome.FAILED, Outcome.FAILED, Outcome.TIMEOUT]),
+        st.integers(1, 25),
+        st.floats(0.0, 8.0),
+    ),
+    max_size=80,
+)
+
+
+@given(STEPS)
+def test_whatever_happens_half_stay_in_and_somebody_is_asked(steps: list[tuple[str, int, Outcome, int, float]]) -> None:
+    """Over any interleaving of joins, leaves, states and outcomes: at most half of the live instances are ejected, and a call finds one."""
+    made, now = router(), 0.0
+    live: dict[int, bool] = {}
+    for verb, n, outcome, times, pause in steps:
+        now += pause
+        if verb == "leave":
+            made.remove(boot(n), now)
+            live.pop(n, None)
+        elif verb == "call" and n in live:
+            for _ in range(times):
+                run(made, n, outcome, now, latency=min(now, 0.5))
+        elif verb != "call":
+            live[n] = verb == "join" or times % 2 == 0
+            made.put(boot(n), [provider(n, state="HEALTHY" if live[n] else "DRAINING")], now)
+        verdicts = made.explain(RouteRequest(capability="job"), now)
+        routable = [each for each in verdicts if live[int(each.instance_id[1:])]]
+        out = [each for each in routable if not each.usable]
+        assert len(out) <= len(routable) // 2, out
+        if routable:
+            assert ask(made, now) in {each.instance_id for each in routable}
 
 
 def test_a_session_stays_and_moves_once_with_an_event() -> None:
