@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.ports import Delivery, Kind
 from reachmesh.calls.timers import NEVER
 from reachmesh.errors import Backpressure, QuotaExceeded, ReachError
+from reachmesh.resilience.adaptive import AdaptiveLimit
 from reachmesh.resilience.permits import Grant, PermitConfig, Permits
 from reachmesh.resilience.pressure import PressureConfig, admits, level
 
@@ -37,7 +39,7 @@ _SWEEP = 4096
 class Rule:
     """What a served capability declares about its calls; see `node.capability`."""
 
-    max_concurrent: int | None = None
+    max_concurrent: int | Literal["auto"] | None = None
     version: str = "1"
     compatible_from: str | None = None
     node_version: str = "1"
@@ -51,6 +53,7 @@ class Admission:
         self._deliveries = deliveries
         self._config, self.pressure = permits, pressure
         self._permits: dict[str, Permits] = {}
+        self._adaptive: dict[str, AdaptiveLimit] = {}
         self._lines: dict[str, Permits] = {}
         self._full: dict[str, None] = {}
         self._delivered = 0
@@ -98,11 +101,19 @@ class Admission:
         if rule is None or rule.max_concurrent is None:
             self._deliver(call)
             return None
+        limit = rule.max_concurrent
+        if limit == "auto":
+            adaptive = self._adaptive.get(call.capability)
+            if adaptive is None:
+                adaptive = self._adaptive[call.capability] = AdaptiveLimit()
+            limit = adaptive.limit
+        elif self._adaptive:
+            self._adaptive.pop(call.capability, None)
         permits = self._permits.get(call.capability)
         if permits is None:
-            permits = self._permits[call.capability] = Permits(rule.max_concurrent, self._config)
-        elif permits.limit != rule.max_concurrent:
-            permits.resize(rule.max_concurrent, now)
+            permits = self._permits[call.capability] = Permits(limit, self._config)
+        elif permits.limit != limit:
+            permits.resize(limit, now)
             self._pass_on(permits)
         call.permits = permits
         grant = permits.acquire(call, now, call.priority)
@@ -132,7 +143,10 @@ class Admission:
         """The handler is over: its permit goes to the next in line."""
         permits, call.permits = call.permits, None
         if permits is not None:
-            permits.release(call, now)
+            holding = permits.holding
+            held = permits.release(call, now)
+            if held is not None and (adaptive := self._adaptive.get(call.capability)) is not None and adaptive.ended(held, holding, now):
+                permits.resize(adaptive.limit, now)
             self._pass_on(permits)
 
     def never_ran(self, call: IncomingCall, now: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from reachmesh.calls.admission import Rule
 from reachmesh.engine.providers import RESERVED
@@ -28,7 +28,7 @@ class Capability:
     handler: Callable[..., Any] | None = None
     domain: str | None = None
     profile: str | None = None
-    max_concurrent: int | None = None
+    max_concurrent: int | Literal["auto"] | None = None
     idempotent: bool = False
     pure: bool = False
     cache_ttl: float | None = None
@@ -66,7 +66,7 @@ def capability(
     handler: Callable[..., Any] | None = None,
     domain: str | None = None,
     profile: str | None = None,
-    max_concurrent: int | None = None,
+    max_concurrent: int | Literal["auto"] | None = None,
     idempotent: bool = False,
     pure: bool = False,
     cache_ttl: float | None = None,
@@ -86,7 +86,8 @@ def capability(
             "inline" (in place, for what takes microseconds), "process".
         profile: "short" (< 0.5 s), "medium" (< 5 s) or "long", so that slow handlers do not fill the pool of quick ones; measured
             when not said.
-        max_concurrent: calls at once per instance.
+        max_concurrent: calls at once per instance; a call waits 0.2 s for its turn, then `QuotaExceeded`. "auto": as many as the rate and
+            the duration of its calls ask for, found while it runs, 4 to 1024 (see `resilience.adaptive`).
         idempotent: running it twice does no harm, so it may be tried again after a timeout or a lost peer.
         pure, cache_ttl: the answer depends on the arguments only and may be kept for `cache_ttl` seconds.
         timeout: seconds a call usually takes at most; callers that say nothing use it.
@@ -123,7 +124,7 @@ CAPABILITY_RULES: Rules = {
     "handler": FUNCTION.or_none(),
     "domain": one_of(*DOMAINS).or_none(),
     "profile": one_of(*PROFILES).or_none(),
-    "max_concurrent": whole(1, 1_000_000).or_none(),
+    "max_concurrent": whole(1, 1_000_000).or_word("auto").or_none(),
     "idempotent": FLAG,
     "pure": FLAG,
     "cache_ttl": number(0, 1e9).or_none(),
@@ -158,11 +159,11 @@ class Served:
             cache_ttl=declared.cache_ttl if declared.pure else None,
         )
 
-    def limit(self, max_concurrent: int | None) -> None:
-        """Run so many calls at once from now on; None = as many as come."""
+    def limit(self, max_concurrent: int | Literal["auto"] | None) -> None:
+        """Run so many calls at once from now on; None = as many as come. A limit that moves is not advertised."""
         self.rule = replace(self.rule, max_concurrent=max_concurrent)
         self.options.pop("max_concurrent", None)
-        if max_concurrent is not None:
+        if isinstance(max_concurrent, int):
             self.options["max_concurrent"] = max_concurrent
 
     def at(self, node_version: str) -> dict[str, Any]:
@@ -175,7 +176,7 @@ class Served:
         declared, described = self.capability, self.handler.describe()
         options: dict[str, Any] = {"version": declared.version, "streams": self.handler.streams, "doc": described["doc"]}
         for name in ("compatible_from", "max_concurrent", "timeout", "weight"):
-            if (value := getattr(declared, name)) is not None:
+            if (value := getattr(declared, name)) is not None and value != "auto":
                 options[name] = value
         for name in ("idempotent", "pure"):
             if getattr(declared, name):

@@ -36,6 +36,11 @@ class Rule:
         test = self.test
         return Rule(self.accepts, lambda value: value is None or test(value), self.private)
 
+    def or_word(self, word: str) -> Rule:
+        """The same, or one word."""
+        test = self.test
+        return Rule(f"{self.accepts} or {word!r}", lambda value: (isinstance(value, str) and value == word) or test(value), self.private)
+
 
 Rules = Mapping[str, Rule]
 

@@ -81,15 +81,19 @@ class Permits:
         self._until[ticket] = now + self.config.wait
         return Grant.QUEUED
 
-    def release(self, ticket: Hashable, now: float) -> None:
-        """Give a permit back; the next in line gets it. A ticket that holds none changes nothing, so releasing twice is safe."""
+    def release(self, ticket: Hashable, now: float) -> float | None:
+        """Give a permit back; the next in line gets it. Answers how long it was held.
+
+        A ticket that holds none changes nothing (None), so releasing twice is safe.
+        """
         since = self._holding.pop(ticket, None)
         if since is None:
-            return
+            return None
         self._granted.pop(ticket, None)
         held = max(now - since, 0.0)
         self._hold = self._hold + _STEP * (held - self._hold) if self._hold else held
         self._pass_on(now)
+        return held
 
     def cancel(self, ticket: Hashable, now: float) -> None:
         """The call is over before it ran: it leaves the line, or gives its permit back."""

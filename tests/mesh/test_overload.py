@@ -68,3 +68,31 @@ def test_callers_hold_low_priority_back_from_a_crowded_instance(world: World) ->
     assert node.reach("work", priority=10, retries=0).submit().exception(5) is None
     assert all(error is None or isinstance(error, Overloaded) for error in (future.exception(5) for future in futures))
     eventually(lambda: node.reach("work", priority=200, retries=0).submit().exception(5) is None, 15)
+
+
+def test_an_automatic_limit_follows_what_is_asked(world: World) -> None:
+    """`max_concurrent="auto"` on a handler that only waits: 40 callers that ask again at once soon run at once, more than the limit began with."""
+    body = """
+    import asyncio
+    most = running = 0
+    async def work() -> None:
+        global most, running
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.05)
+        running -= 1
+    async def seen() -> int:
+        return most
+    """
+    world.serve("worker", "[capability('work', handler=work, max_concurrent='auto'), capability('seen', handler=seen)]", body, config=FAST)
+    node = world.node("app", config=FAST)
+    node.wait_for("work", timeout=10)
+
+    def crowd() -> bool:
+        for future in [node.reach("work", retries=0).submit() for _ in range(40)]:
+            future.exception(10)
+        return bool(node.reach("seen").call() >= 40)
+
+    crowd()
+    assert 1 <= node.reach("seen").call() <= 16
+    eventually(crowd, 30)
