@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from reachmesh.node.config import NodeConfig
     from reachmesh.node.context import Context
     from reachmesh.node.future import CallFuture
+    from reachmesh.node.last_good import LAST_GOOD
     from reachmesh.node.node import ReachNode
     from reachmesh.node.peers import Event, PeerInfo
     from reachmesh.node.reach import Answer, Reach
@@ -66,6 +67,7 @@ _HOMES = {
     "reachmesh.node.config": "NodeConfig",
     "reachmesh.node.context": "Context",
     "reachmesh.node.future": "CallFuture",
+    "reachmesh.node.last_good": "LAST_GOOD",
     "reachmesh.node.node": "ReachNode",
     "reachmesh.node.peers": "Event PeerInfo",
     "reachmesh.node.reach": "Answer Reach",
@@ -75,6 +77,7 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "LAST_GOOD",
     "AccessDenied",
     "Answer",
     "Backpressure",

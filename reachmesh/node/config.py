@@ -45,6 +45,7 @@ class NodeConfig:
         permit_wait: how long a call waits for a permit of a capability with `max_concurrent`, >= 0.
         permit_queue: calls that may wait for the permits of one capability, >= 0.
         queue_watermark: calls waiting here from which on low priority is refused and callers are asked to slow down, >= 1.
+        last_good_age: how old an answer may be that `fallback=LAST_GOOD` gives, > 0.
         dedup_ttl: how long the answer of a `dedup_key` is kept, > 0.
         dedup_keys: keys remembered; a new one is refused when all are in use, >= 1.
         spill_outstanding: calls outstanding to each near instance before farther ones share the load, >= 1.
@@ -75,6 +76,7 @@ class NodeConfig:
     permit_wait: float = 0.2
     permit_queue: int = 1024
     queue_watermark: int = 1024
+    last_good_age: float = 300.0
     dedup_ttl: float = 300.0
     dedup_keys: int = 100_000
     spill_outstanding: int = 16
@@ -171,6 +173,7 @@ CONFIG_RULES: Rules = {
     "permit_wait": number(0, 3600),
     "permit_queue": whole(0, 1e6),
     "queue_watermark": whole(1, 1e6),
+    "last_good_age": number(0.001, 1e6),
     "dedup_ttl": number(0.001, 1e6),
     "dedup_keys": whole(1, 1e7),
     "spill_outstanding": whole(1, 1e6),

@@ -96,6 +96,12 @@ class CallFuture(concurrent.futures.Future[Any]):
     _driver: Driver | None = None
     _trace_id = ""
 
+    _keep: Callable[[int, Any], None] | None = None
+    """Takes a copy of a good answer."""
+
+    _instead: tuple[Any, BaseException | None] | None = None
+    """What the fallback made of the failure."""
+
     def __init__(self, callbacks: Callbacks) -> None:
         self._callbacks = callbacks
 
@@ -126,6 +132,8 @@ class CallFuture(concurrent.futures.Future[Any]):
 
     def answered(self, payload_format: int, segments: Sequence[Any]) -> None:
         """The call ended well."""
+        if self._keep is not None:
+            self._keep(payload_format, segments)
         self._settle("FINISHED", _Reply(payload_format, segments), None)
 
     def succeeded(self, value: Any) -> None:
@@ -278,8 +286,20 @@ class CallFuture(concurrent.futures.Future[Any]):
         return None
 
     def _fall_back(self, error: ReachError) -> Any:
+        """What stands in for the failure. A function is asked once, whoever asks for the result, and however often."""
         fallback = self._fallback
-        return fallback(error) if callable(fallback) else fallback
+        if not callable(fallback):
+            return fallback
+        with self._condition:
+            if self._instead is None:
+                try:
+                    self._instead = (fallback(error), None)
+                except BaseException as failure:
+                    self._instead = (None, failure)
+            value, failed = self._instead
+        if failed is not None:
+            raise failed
+        return value
 
     def __await__(self) -> Generator[Any, None, Any]:
         if self._state == "PENDING":

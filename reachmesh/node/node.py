@@ -34,6 +34,7 @@ from reachmesh.node.capability import Capability, Served, capability, read_caps
 from reachmesh.node.config import NodeConfig
 from reachmesh.node.driver import Driver, foreign
 from reachmesh.node.future import CallFuture
+from reachmesh.node.last_good import LastGood
 from reachmesh.node.middleware import Middleware, as_middleware
 from reachmesh.node.origins import OPTIONS, Origins, Setting
 from reachmesh.node.peers import KINDS, Event, PeerInfo, event_of, own_peer, peer_of
@@ -158,6 +159,7 @@ class ReachNode:
         self._reserved = reserved_capabilities(self)
         self._listeners: list[tuple[str, Callable[[Event], Any]]] = []
         self._middlewares: tuple[Middleware, ...] = ()
+        self._last_good = LastGood()
         self._renew()
 
     def _renew(self) -> None:
@@ -707,7 +709,8 @@ class ReachNode:
             strategy: how to choose among instances: a name, or an object with `pick(candidates, request)`, which is asked in this thread
                 for the first attempt; what it raises is raised here.
             target: a node name or an instance id.
-            fallback: a value, or a function of the error, in place of an error. For a stream that breaks before its first item: an
+            fallback: a value, or a function of the error, in place of an error; `LAST_GOOD` for what the same call answered last (at most
+                `last_good_age` ago, and to calls with this fallback). For a stream that breaks before its first item: an
                 iterator gives its items, anything else is the only item.
             dedup_key: repeated requests with one key run once per instance and get the first answer; with other arguments under the same
                 key they are a BadRequest.

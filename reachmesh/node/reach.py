@@ -17,9 +17,10 @@ from reachmesh.calls.flags import REQUEST_ONEWAY, REQUEST_SENDS_STREAM, REQUEST_
 from reachmesh.calls.flows import Outflow
 from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.engine.providers import RESERVED
-from reachmesh.errors import BlockingCallInLoop, ConfigError, NoProvider, ReachError, UsageError
+from reachmesh.errors import BlockingCallInLoop, ConfigError, NoProvider, PayloadError, ReachError, UsageError
 from reachmesh.node.feeder import Feeder
 from reachmesh.node.future import Accepted, CallFuture
+from reachmesh.node.last_good import LAST_GOOD
 from reachmesh.node.middleware import Exchange, Passage
 from reachmesh.node.rules import FLAG, NAMED, TEXT, WANTED_TAGS, Rule, Rules, number, refusal, whole
 from reachmesh.node.served import CURRENT
@@ -28,7 +29,7 @@ from reachmesh.routing import RouteRequest, check_strategy, check_version, choos
 from reachmesh.routing.strategies import refused
 from reachmesh.wire.frames import encode_request_meta
 from reachmesh.wire.limits import LIMITS
-from reachmesh.wire.values import dump_arguments
+from reachmesh.wire.values import dump_arguments, dump_body
 
 if TYPE_CHECKING:
     from reachmesh.node.driver import Driver
@@ -89,6 +90,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and not rule.test(value):
                 raise refusal(rule, name, value)
+        if self.fallback is LAST_GOOD and self.reply_to is not None:
+            raise ConfigError("fallback=LAST_GOOD is for answers that come back here, not for reply_to")
         check_version(self.version)
         check_strategy(self.strategy)
 
@@ -220,6 +223,7 @@ class Reach:
         outer._call, outer._driver = inner._call, inner._driver
         outer._on_cancel = partial(_cancel, inner)
         exchange.trace_id = inner.trace_id
+        keep = self._keep_last_good(outer, dump_arguments(tuple(exchange.args), exchange.kwargs)) if fallback is LAST_GOOD else None
 
         def left(done: CallFuture) -> None:
             exchange.peer = done.instance_id
@@ -231,6 +235,9 @@ class Reach:
             except BaseException as failure:
                 outer.failed(failure)
             else:
+                if keep is not None:
+                    with contextlib.suppress(PayloadError):  # a middleware made something of it that does not travel
+                        keep(_MSGPACK, dump_body(_MSGPACK, answer))
                 outer.succeeded(answer)
 
         inner.add_done_callback(left)  # type: ignore[arg-type]
@@ -253,6 +260,10 @@ class Reach:
         if options.reply_to is not None:
             future._convert = _accepted
         call, source = self._make(future, args, kwargs, 0)
+        if self._options.fallback is LAST_GOOD:
+            if source is not None:
+                raise _no_last_good()
+            future._keep = self._keep_last_good(future, call.body)
         future._call = call
         if (stopped := node._why_not()) is not None:
             stopped.trace_id = future.trace_id
@@ -354,13 +365,22 @@ class Reach:
 
         handle.on_end = lambda error: callbacks.put(left, error)
         call, source = reach._make(handle, tuple(passage.exchange.args), passage.exchange.kwargs, flags)
-        stream = kind(handle, self._options.idle_timeout, self._fallback())
+        stream = kind(handle, self._idle_timeout(), self._fallback())
         passage.exchange.trace_id = call.trace_id.hex()
         self._open(handle, call, source)
         return stream
 
+    def _keep_last_good(self, future: CallFuture, arguments: list[Any]) -> Callable[[int, Any], None]:
+        """Have the last good answer of the same call stand in for a failure; gives what keeps a good one."""
+        store, age = self._node._last_good, self._node.config.last_good_age
+        key = store.key(self._request, arguments)
+        future._fallback = store.fallback(key)
+        return partial(store.put, key, age)
+
     def _fallback(self) -> Callable[[ReachError], Any] | None:
         fallback = self._options.fallback
+        if fallback is LAST_GOOD:
+            raise _no_last_good()
         if fallback is UNSET:
             return None
         return fallback if callable(fallback) else lambda error: fallback
@@ -464,6 +484,12 @@ class Reach:
         copy.flags, copy.metas = REQUEST_ONEWAY, {}
         driver = self._node._driver
         driver.post(driver.engine.caller.start, copy)
+
+
+def _no_last_good() -> UsageError:
+    return UsageError(
+        "LAST_GOOD is for calls with one answer and arguments that are values, not for streams", hint="use submit() or call()"
+    )
 
 
 def _extras(options: Options) -> dict[str, Any] | None:

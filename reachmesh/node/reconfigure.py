@@ -19,6 +19,7 @@ CHANGEABLE = (
     "default_timeout",
     "drain",
     "hedging",
+    "last_good_age",
     "permit_queue",
     "permit_wait",
     "predicate",

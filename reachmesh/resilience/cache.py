@@ -1,4 +1,4 @@
-"""Answers kept for the sake of speed (pure capabilities) or of a fallback (the last good one).
+"""Answers kept for the sake of speed (pure capabilities) or of a fallback (the last good one, `node/last_good`).
 
 Unlike the dedup table these may forget at any time: a missing entry only costs a call. Bounded in entries and bytes, least
 recently used first.
@@ -64,11 +64,6 @@ class ResultCache:
         self._kept.move_to_end(key)
         self.hits += 1
         return kept[2]
-
-    def last_good(self, key: Hashable) -> Any:
-        """The answer however old, for a fallback; `MISS` when it was forgotten."""
-        kept = self._kept.get(key)
-        return MISS if kept is None else kept[2]
 
     def put(self, key: Hashable, answer: Any, size: int, now: float, ttl: float | None = None) -> None:
         """Keep a good answer of `size` bytes for `ttl` seconds; the oldest make room."""

@@ -94,17 +94,16 @@ def test_an_answer_too_big_to_keep_leaves_its_key() -> None:
 
 
 def test_the_cache_keeps_for_its_time_and_knows_none() -> None:
-    """An answer, None too, counts for its time; afterwards it is a miss, though still the last good one."""
+    """An answer, None too, counts for its time; afterwards it is a miss."""
     cache = ResultCache()
     assert cache.get("k", 0.0) is MISS
     cache.put("k", None, 1, 0.0)
     assert cache.get("k", 29.9) is None
     assert cache.get("k", 30.0) is MISS
-    assert cache.last_good("k") is None
     cache.put("k", 5, 1, 0.0, ttl=1.0)
     assert cache.get("k", 1.5) is MISS
-    assert cache.last_good("other") is MISS
-    assert (cache.hits, cache.misses) == (1, 3)
+    assert cache.get("other", 1.5) is MISS
+    assert (cache.hits, cache.misses) == (1, 4)
     assert not MISS
 
 
