@@ -137,7 +137,7 @@ def _from_text(kind: type, also: tuple[type, ...] = ()) -> Convert:
     """Instances of `kind`, or their ISO text (what JSON and other languages send)."""
 
     def convert(value: Any) -> Any:
-        if isinstance(value, kind):
+        if isinstance(value, kind) and (kind is not dt.date or not isinstance(value, dt.datetime)):  # a datetime is more than a date
             return value
         if isinstance(value, (str, *also)) and type(value) is not bool:
             try:

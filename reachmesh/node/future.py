@@ -75,6 +75,9 @@ _NO_FALLBACK = _NoFallback()
 class CallFuture(concurrent.futures.Future[Any]):
     """A `concurrent.futures.Future` that can also be awaited.
 
+    On a loop: `await` it, or give it to `asyncio.gather`, `asyncio.wait_for`, `asyncio.shield` or `asyncio.ensure_future`. What wants a task
+    or an asyncio future (`asyncio.wait`, `create_task`, a `TaskGroup`) takes `asyncio.ensure_future(future)`, or a coroutine that awaits it.
+
     `cancel()` reaches the handler; a cancelled future raises `Cancelled`, not `concurrent.futures.CancelledError`. Cancelling a
     task that awaits it cancels the call. Done-callbacks run in a thread of the node's, never in the engine's.
 

@@ -216,7 +216,7 @@ class ReachNode:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Addresses others use, e.g. ("tcp://10.0.0.5:41234",); empty before the start."""
+        """Addresses others use, e.g. ("tcp://10.0.0.5:41234",); empty before the start, and after a stop what they were."""
         return self._record.endpoints
 
     @property

@@ -132,7 +132,7 @@ MISFITS: list[tuple[Any, Any, str]] = [
     (Point, {"x": -1}, "x is negative"), (Tree, {"value": 1, "children": [{"value": "x"}]}, r"'a\.children\[0\]\.value' expects int"),
     (Movie, {"year": 1}, "missing field 'title'"), (Movie, {"title": "t", "stars": 1}, "unknown field 'stars'"), (Pair, [1, "x", 3], "3 items"),
     (Pair, ["x"], "'a.left' expects int"), (Packed, {"n": "x"}, "Packed"), (Annotated[int, msgspec.Meta(ge=1)], 0, ">= 1"), (Custom, 5, "expects Custom"),
-    (uuid.UUID, "x", "UUID"), (dt.date, "yesterday", "'yesterday'"), (dt.datetime, 5, "got int"), (Decimal, True, "got bool"), (N, 1.5, "got float"),
+    (uuid.UUID, "x", "UUID"), (dt.date, "yesterday", "'yesterday'"), (dt.date, AT, "got datetime"), (dt.datetime, 5, "got int"), (Decimal, True, "got bool"), (N, 1.5, "got float"),
     (OrderedDict, {"a": 1}, "OrderedDict"), (Callable[[], int], 5, "Callable"), (int | list[Point], [{"x": "1"}], r"'a\[0\]\.x' expects int"),
 ]  # fmt: skip
 

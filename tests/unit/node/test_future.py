@@ -131,3 +131,28 @@ def test_awaiting_it(callbacks: Callbacks) -> None:
         assert lost.cancelled()
 
     asyncio.run(main())
+
+
+def test_what_asyncio_takes_is_what_the_documentation_says(callbacks: Callbacks) -> None:
+    """`gather`, `wait_for`, `shield` and `ensure_future` take a future of a call; `wait` and a task group take the task made of it."""
+
+    async def main() -> None:
+        def later(value: int) -> CallFuture:
+            future = CallFuture(callbacks)
+            threading.Timer(0.01, future.succeeded, (value,)).start()
+            return future
+
+        async def awaited(future: CallFuture) -> int:
+            return int(await future)
+
+        first, second = await asyncio.gather(later(1), later(2))
+        assert (first, second) == (1, 2)
+        assert await asyncio.wait_for(later(3), 5) == 3
+        assert await asyncio.shield(later(4)) == 4
+        done, _ = await asyncio.wait([asyncio.ensure_future(later(5))], timeout=5)
+        assert [each.result() for each in done] == [5]
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(awaited(later(6)))
+        assert task.result() == 6
+
+    asyncio.run(main())
