@@ -40,6 +40,9 @@ STANDBY_QUIET = 0.05
 QUIET = 0.001
 """Seconds of silence after which an item of a stream leaves at once; one that follows sooner may share a frame with the next ones."""
 
+QUIET_ANSWERS = 0.0001
+"""The same for answers of handlers, which are waited for. A pool that works through its queue answers several times in this time."""
+
 ABANDONED = 2.0
 """Seconds after which a watch that nobody is known to keep is taken from its holder."""
 
@@ -87,6 +90,7 @@ class Driver:
         self._attending: Waiting | None = None
         self._unkept_since = time.monotonic()
         self._stood_in = 0
+        self._answered_at = 0.0
         self._loop: LoopWatch | None = None
         self._loop_lock = threading.Lock()
         self._loops_refuse = False
@@ -169,11 +173,21 @@ class Driver:
         turns.inbox.append((action, args))
         if getattr(self._mine, "turning", False):
             return
-        if len(turns.inbox) >= SOON_MANY:
+        watch = self._loop
+        if watch is not None and watch.loop is asyncio._get_running_loop():
+            watch.turn_soon()
+        elif len(turns.inbox) >= SOON_MANY:
             self._drain()
         elif not turns.called:
             turns.called = True
             self._transport.wake()
+
+    def post_answer(self, action: Callable[..., None], *args: Any) -> None:
+        """As `post` for the first answer after a pause, and as `post_soon` for those that follow it at once."""
+        now = time.monotonic()
+        post = self.post if now - self._answered_at > QUIET_ANSWERS else self.post_soon
+        self._answered_at = now
+        post(action, *args)
 
     def flush(self) -> None:
         """Have what was posted taken now."""

@@ -211,7 +211,7 @@ class ServedCall:
             error.executed = "yes"
             return self._end(error)
         reply = None if call.closed else self.reply
-        driver.post(callee.finish, call, call.payload_format, segments)
+        driver.post_answer(callee.finish, call, call.payload_format, segments)
         if reply is not None:
             reply(value)
         return None
