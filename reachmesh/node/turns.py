@@ -148,6 +148,7 @@ class Turns:
                 engine.note_turn(now, time.time())
             if ready or transport.pending or now >= transport.next_timeout():
                 self._read(ready, now)
+            self.called = False  # before the look, and also when there is nothing: who posts after it asks again
             if self.inbox:
                 self._take_inbox(now)
             if now >= self.due:
@@ -181,7 +182,6 @@ class Turns:
                 engine.handle_closed(key, reason, now)
 
     def _take_inbox(self, now: float) -> None:
-        self.called = False
         inbox = self.inbox
         for _ in range(len(inbox)):
             action, args = inbox.popleft()
