@@ -125,7 +125,7 @@ class Outflow:
 
     Args:
         chunk: largest frame body in bytes while little credit is there, and always of small items; also the amount by which credit
-            in bytes may be overdrawn. With more credit, chunks are a quarter of it, so that a fast link is not held up by small ones.
+            in bytes may be overdrawn. With more credit, chunks are half of it, so that a fast link is not held up by small ones.
     """
 
     __slots__ = (
@@ -197,7 +197,7 @@ class Outflow:
         self.credit_bytes += size
         self.granted_items += items
         self.granted_bytes += size
-        self.chunk = max(self._small, min(self.credit_bytes // 4, LIMITS.large_chunk))
+        self.chunk = self._small if self.credit_bytes <= WINDOW_BYTES else min(self.credit_bytes // 2, LIMITS.large_chunk)
 
     def pull(self) -> Piece | None:
         """Take the next frame that the credit allows; None when there is none."""
@@ -362,9 +362,10 @@ class Inflow:
         self._due_bytes += change
 
     def take_grant(self) -> tuple[int, int] | None:
-        """Credit to give now, once it is worth a frame (half a window of either kind)."""
+        """Credit to give now, once it is worth a frame (half a window of either kind; a quarter of many bytes, not to let the link run dry)."""
         items, size = self._due_items, self._due_bytes
-        if items * 2 < self._items.size and size * 2 < self._bytes.size:
+        share = 2 if self._bytes.size <= self._bytes.least else 4
+        if items * 2 < self._items.size and size * share < self._bytes.size:
             return None
         items, size = max(0, items), max(0, size)
         self._due_items -= items

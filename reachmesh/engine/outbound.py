@@ -17,8 +17,8 @@ from reachmesh.engine.link import Link
 from reachmesh.wire.frames import NO_DEADLINE, encode_frame, join_batch
 from reachmesh.wire.limits import LIMITS
 
-BULK_PER_TURN = 1 << 20
-"""Bytes of chunks and items one link may send in one turn, so that a turn stays short."""
+BULK_PER_TURN = 256 * 1024
+"""Bytes of chunks and items one link may send in one turn: they are one message, and a message arrives when all of it is there."""
 
 
 class Outbound:

@@ -73,7 +73,7 @@ def read_array(data: bytes) -> tuple[str, str, list[int], bytes | None]:
 
 
 def make_array(dtype: str, order: str, shape: list[int], data: Any) -> Any:
-    """The array itself, writable, around `data` when that is a bytearray and around a copy otherwise."""
+    """The array itself, around `data`, which must be writable."""
     numpy = _numpy()
     kind = numpy.dtype(dtype)
     size = memoryview(data).nbytes
@@ -81,7 +81,7 @@ def make_array(dtype: str, order: str, shape: list[int], data: Any) -> Any:
         raise ValueError(f"an array of shape {shape} and type {dtype} cannot have {size} bytes")
     if not size:
         return numpy.empty(shape, kind, order=order)
-    return numpy.ndarray(shape, kind, buffer=data if type(data) is bytearray else bytearray(data), order=order)
+    return numpy.ndarray(shape, kind, buffer=data, order=order)
 
 
 def read_scalar(data: bytes) -> Any:

@@ -27,7 +27,7 @@ class Limits:
         segments: buffers of one payload: its body and what travels out of band beside it.
         chunk: bytes of one piece of a payload that is sent in pieces. Bigger delays small calls behind bulk on a slow
             link, smaller costs more frames (64 KiB took the small call's P99 from 885 to 33 ms at 10 MiB/s).
-        large_chunk: the same once the link has shown that it is fast (`calls/window.py`): a quarter of the credit, up to this.
+        large_chunk: the same once the link has shown that it is fast (`calls/window.py`): half the credit, up to this.
         inline: buffers of at least so many bytes leave the body and travel out of band, uncopied. Lower costs a part per
             small buffer, higher copies more.
         frames_per_batch: frames in one ZeroMQ part.

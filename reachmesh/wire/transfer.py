@@ -1,8 +1,8 @@
 """Payloads that do not fit one frame: cut in chunks on one side, put together on the other. SPEC.md, section 7.
 
 A payload is a list of segments (`values.py`). In pieces it is one sequence of bytes: a table (number of segments, length of
-each), then the segments. Big buffers are sliced, not copied, and what comes of them stays where the socket put it until the
-segment is read: then it is joined, once, into what the value wants (bytes, bytearray).
+each), then the segments. Big buffers are sliced, not copied, and what comes of them is copied once, from where the socket put it to
+where it stays.
 
 The receiver believes the table only as far as refusing goes: a table that announces too much is a fault at once, but memory
 grows with the bytes that come, never ahead of them.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any
 
 from reachmesh.wire.limits import LIMITS
@@ -19,9 +20,6 @@ from reachmesh.wire.limits import LIMITS
 _COUNT = struct.Struct(">I")
 _MERGED = 4096
 """Pieces up to this size are joined with their neighbours: copying them is cheaper than a part."""
-
-_KEPT = 16 * 1024
-"""Received pieces from this size on are kept where they are."""
 
 
 def payload_size(segments: Sequence[Any]) -> int:
@@ -73,36 +71,30 @@ def _table(views: Sequence[memoryview]) -> bytes:
 
 
 class Pieces:
-    """A segment that came in several pieces. `bytes()` and `writable()` join them, with one copy each."""
+    """A segment that comes in pieces: each is copied once, behind the one before, while the next is on its way.
 
-    __slots__ = ("_length", "_pieces")
+    What grows is the buffer of a BytesIO, which becomes the `bytes` of the whole, or a view to be written to, without another copy.
+    """
+
+    __slots__ = ("_file", "_length")
 
     def __init__(self) -> None:
-        self._pieces: list[bytearray | memoryview] = []
+        self._file = BytesIO()
         self._length = 0
 
     def add(self, piece: memoryview) -> None:
-        """Append: the piece itself where it is most of the buffer it keeps alive, else a copy, so that little never holds much."""
-        self._length += len(piece)
-        owner: Any = piece.obj
-        if len(piece) >= _KEPT and 2 * len(piece) >= len(owner):
-            self._pieces.append(piece)
-        elif self._pieces and type(self._pieces[-1]) is bytearray:
-            self._pieces[-1] += piece
-        else:
-            self._pieces.append(bytearray(piece))
+        """Append."""
+        self._length += self._file.write(piece)
 
     def __len__(self) -> int:
         return self._length
 
     def __bytes__(self) -> bytes:
-        return b"".join(self._pieces)
+        return self._file.getvalue()
 
-    def writable(self) -> bytearray:
-        """The bytes, to be written to."""
-        if len(self._pieces) == 1 and type(self._pieces[0]) is bytearray:
-            return self._pieces[0]
-        return bytearray().join(self._pieces)
+    def view(self) -> memoryview:
+        """The bytes, to be written to. Nothing can be added while the view lives."""
+        return self._file.getbuffer()
 
 
 Segment = bytes | bytearray | memoryview | Pieces
@@ -114,18 +106,24 @@ def as_bytes(segment: Segment) -> bytes:
     return segment if type(segment) is bytes else bytes(segment)
 
 
-def as_bytearray(segment: Segment) -> bytearray:
+def as_writable(segment: Segment) -> bytearray | memoryview:
     """A segment to be written to; copied unless it is nobody else's."""
     if type(segment) is Pieces:
-        return segment.writable()
+        return segment.view()
     return segment if type(segment) is bytearray else bytearray(segment)  # type: ignore[arg-type]
+
+
+def as_bytearray(segment: Segment) -> bytearray:
+    """A segment as a bytearray; copied unless it is nobody else's."""
+    writable = as_writable(segment)
+    return writable if type(writable) is bytearray else bytearray(writable)
 
 
 class Assembler:
     """Puts one payload together.
 
     States: reading the table, then filling segments, then complete; or faulty, which is final. Invariants: memory held
-    is at most about twice the bytes received; a payload is complete exactly when every announced byte came.
+    is at most the bytes received plus one eighth; a payload is complete exactly when every announced byte came.
 
     Args:
         limit: bytes of all segments together that are accepted.

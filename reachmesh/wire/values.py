@@ -21,7 +21,7 @@ from reachmesh.wire.extensions import MARKS, TAME, WILD, Ext, Mark
 from reachmesh.wire.frames import Buffer, PayloadFormat
 from reachmesh.wire.json_values import dump_json, load_json
 from reachmesh.wire.limits import LIMITS
-from reachmesh.wire.transfer import Pieces, as_bytearray, as_bytes
+from reachmesh.wire.transfer import Pieces, as_bytearray, as_bytes, as_writable
 from reachmesh.wire.writer import CONTAINER_COST, SCALARS, NotPlain, Refused, Writer
 
 __all__ = ["dump", "dump_arguments", "dump_body", "dump_json", "load", "load_arguments", "load_body", "load_json"]
@@ -278,7 +278,7 @@ class _Reader:
             return MARKS[data]
         if code == Ext.ARRAY:
             dtype, order, shape, inline = arrays.read_array(data)
-            return arrays.make_array(dtype, order, shape, as_bytearray(self._next() if inline is None else inline))
+            return arrays.make_array(dtype, order, shape, as_writable(self._next() if inline is None else inline))
         if code == Ext.SCALAR:
             return arrays.read_scalar(data)
         if data:

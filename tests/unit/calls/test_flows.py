@@ -288,7 +288,7 @@ def test_the_next_big_body_of_a_fast_link_begins_with_what_the_last_one_had() ->
         started.append(line.out.credit_bytes)
         line.out.put_body([body])
         while line.pull() or line.arrive():
-            line.now += 1e-5
+            line.now += 1e-7
         line.into.close(line.now)
     assert started == [WINDOW_BYTES, MOST_BYTES, WINDOW_BYTES]
 
@@ -311,7 +311,7 @@ def test_what_a_peer_gets_beyond_the_least_is_bounded_whatever_it_opens() -> Non
 
 
 def test_chunks_are_small_until_the_credit_is_large() -> None:
-    """With the credit that everybody gets a chunk has 64 KiB; with more it is a quarter of it, up to 1 MiB."""
+    """With the credit that everybody gets a chunk has 64 KiB; with more it is half of it, up to 1 MiB."""
     out = Outflow(LIMITS.chunk)
     out.put_body([bytes(20 * MOST_BYTES)])
     sizes = []
