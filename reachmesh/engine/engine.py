@@ -174,12 +174,21 @@ class Engine:
     # ---------------------------------------------------------------- inputs
 
     def handle_candidate(self, address: str, boot: bytes | None, now: float) -> None:
-        """Discovery found an address."""
-        member = self.membership.members.get(boot) if boot is not None else None
-        if member is None or not member.state.gone:
-            self.links.handle_candidate(address, boot, now)
-        elif boot is not None and boot not in self.membership.tombstones:  # lost, perhaps for a new address: the next try is there
-            self.links.book.learn(boot, (address,))
+        """Discovery found an address: dial it to meet somebody new, or learn where somebody known may be reached.
+
+        Links to known members are the membership's affair: in a large mesh most are not wanted. A lost one may have moved; it is
+        tried in its turn.
+        """
+        members = self.membership.members
+        if boot is None:
+            endpoint = f"tcp://{address}"
+            if self.links.linked() and any(endpoint in each.record.endpoints and not each.state.gone for each in members.values()):
+                return  # a member is there, unless somebody lies; that cannot keep a node alone that has no link yet
+        elif boot in members:
+            if boot not in self.membership.tombstones:
+                self.links.book.learn(boot, (address,))
+            return
+        self.links.handle_candidate(address, boot, now)
 
     def handle_message(self, key: int, batch: bytes, parts: Sequence[Buffer], now: float) -> None:
         """One received ZeroMQ message."""

@@ -240,7 +240,8 @@ class LinkTable:
             self._outbound.drop(key)
             if reason == "insecure":
                 self._notes.append(LinkNote("refused", key, link.expected or b"", f"{link.address} {INSECURE}"))
-            self._drop(link, reason, reason if reason in _OUTCOMES else "silent", now)
+            ending = "retired" if link.phase is Phase.RETIRING else reason  # the dialler ended it, as it said it would
+            self._drop(link, ending, reason if reason in _OUTCOMES else "silent", now)
 
     def _drop(self, link: Link, reason: str, outcome: str, now: float) -> None:
         """Take a link out and tell whoever depends on it. `outcome`: how its dial ended, when it never came up."""

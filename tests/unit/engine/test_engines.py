@@ -161,6 +161,23 @@ def test_a_process_reborn_at_the_address_executes_nothing_meant_for_the_old_one(
     assert reborn.executed == [late.token]
 
 
+def test_a_settled_mesh_makes_no_connections() -> None:
+    """What is not needed in a mesh too large for links to everybody is closed once, and what discovery repeats is not dialled."""
+    world = World(12)
+    nodes = [world.node(f"n{number}") for number in range(26)]
+    for each in nodes[1:]:
+        each.find(nodes[0])
+    world.run(30)
+    dials, links = world.dials, len(world.connections())
+    for each in nodes:
+        for other in nodes:
+            each.do(each.engine.handle_candidate, other.address, other.boot)
+            each.do(each.engine.handle_candidate, other.address, None)
+    world.run(20)
+    assert world.dials == dials
+    assert len(world.connections()) <= links < 26 * 16 / 2
+
+
 def test_a_new_address_of_a_lost_peer_is_remembered_for_the_next_try() -> None:
     """A hint about a lost peer is not dialled at once, for it may be old; about one that left it is not even kept."""
     world = World(10)
