@@ -1,7 +1,9 @@
 """Threads that run jobs: elastic, last idle first, aware of the ones that merely wait.
 
-Place in the data path: the executor puts a job here; an idle thread is woken through a lock of its own (the cheapest
-hand-over Python has), the one that went idle last first, so that its caches are warm and the others may end.
+Place in the data path: the executor queues a job here; an idle thread is woken through a lock of its own (the cheapest
+hand-over Python has), the one that went idle last first, so that its caches are warm and the others may end. One thread at a
+time is on its way, and calls the next when it is there and finds more: a crowd of short jobs is then run by the few threads that
+come, instead of waking one thread each that fights the others for the interpreter.
 
 **Managed blocking.** A handler that waits for a nested call tells so (`blocking`), and while it waits its thread does
 not count against `limit`: the pool starts another for what is queued. A full pool whose handlers call each other thus
@@ -10,8 +12,8 @@ never deadlocks. `hard_limit` bounds the threads in all. Threads over `limit` en
 **Priorities.** Three queues, strict order, but every 16th pick looks at them in another order, so that lower classes get
 about 6 % under a flood of higher ones.
 
-Invariants: a job is queued only while `limit` threads run, or `hard_limit` threads are there; each job given to `put` is run
-once, failed once, or given back by `close`.
+Invariants: a job is queued only while `limit` threads run, `hard_limit` threads are there, or one is on its way; each job given to
+`put` is run once, failed once, or given back by `close`.
 """
 
 from __future__ import annotations
@@ -108,6 +110,7 @@ class ThreadPool:
         self._idle: list[_Worker] = []
         self._threads: set[_Worker] = set()
         self._blocked = 0
+        self._coming = False
         self._closed = False
         self._numbers = itertools.count(1)
 
@@ -116,7 +119,8 @@ class ThreadPool:
         with self._lock:
             if self._closed:
                 return False
-            worker = self._place(job)
+            self._queue.push(job)
+            worker = self._call_one()
         if worker is not None:
             self._start(worker)
         return True
@@ -145,42 +149,46 @@ class ThreadPool:
             worker.join(max(0.0, deadline - time.monotonic()))
         return not any(worker.is_alive() for worker in threads)
 
-    def _place(self, job: Job) -> _Worker | None:
-        """Wake a thread for the job, queue it, or give a new thread to start for it. Under the lock."""
+    def _call_one(self) -> _Worker | None:
+        """See that a thread comes for what is queued: wake one, or give a new one to start. Under the lock."""
         idle, threads = self._idle, len(self._threads)
-        if threads - len(idle) - self._blocked < self.limit:
-            if idle:
-                worker = idle.pop()
-                worker.job = job
-                worker.wake.release()
-                return None
-            if threads < self.hard_limit:
-                return self._new_worker(job)
-        self._queue.push(job)
+        if self._coming or not self._queue or threads - len(idle) - self._blocked >= self.limit:
+            return None
+        if idle:
+            self._coming = True
+            idle.pop().wake.release()
+        elif threads < self.hard_limit:
+            self._coming = True
+            worker = _Worker(self, f"reachmesh-{self.name}-{next(self._numbers)}")
+            self._threads.add(worker)
+            return worker
         return None
 
-    def _new_worker(self, job: Job) -> _Worker:
-        worker = _Worker(self, job, f"reachmesh-{self.name}-{next(self._numbers)}")
-        self._threads.add(worker)
-        return worker
-
     def _start(self, worker: _Worker) -> None:
-        """Start a thread (outside the lock: it takes up to 100 us). When the system refuses, its job waits for another."""
+        """Start a thread (outside the lock: it takes up to 100 us). When the system refuses, what is queued waits for another."""
         try:
             worker.start()
         except RuntimeError:
             with self._lock:
+                self._coming = False
                 self._threads.discard(worker)
-                job, worker.job = worker.job, None
-                assert job is not None
                 others = len(self._threads)
+                jobs = [] if others else self._queue.take_all()
                 if self._idle:
-                    self._place(job)
-                elif others:
-                    self._queue.push(job)
+                    self._call_one()
             log.warning("the system gives no more threads; %s goes on with %d", self.name, others)
-            if not others:
+            for job in jobs:
                 failed(job, Overloaded("the system gives no more threads", executed="no"))
+
+    def _arrive(self) -> Job | None:
+        """The thread that was called is there: what it runs, unless others have run it meanwhile."""
+        with self._lock:
+            self._coming = False
+            job = self._queue.pop()
+            following = self._call_one()
+        if following is not None:
+            self._start(following)
+        return job
 
     def _next(self, worker: _Worker) -> Job | None:
         """What a thread that is done runs next; None = it is among the idle now, or is to end (`worker.ends`)."""
@@ -207,13 +215,9 @@ class ThreadPool:
 
     def _wait_begins(self) -> None:
         """A thread of this pool is about to wait for another call; somebody else may run what is queued."""
-        worker = None
         with self._lock:
             self._blocked += 1
-            may_start = self._idle or len(self._threads) < self.hard_limit
-            if may_start and self._queue and len(self._threads) - len(self._idle) - self._blocked < self.limit:
-                job = self._queue.pop()
-                worker = self._place(job) if job is not None else None
+            worker = self._call_one()
         if worker is not None:
             self._start(worker)
 
@@ -223,12 +227,11 @@ class ThreadPool:
 
 
 class _Worker(threading.Thread):
-    """One thread of a pool; it starts with a job."""
+    """One thread of a pool, made when something is queued."""
 
-    def __init__(self, pool: ThreadPool, job: Job, name: str) -> None:
+    def __init__(self, pool: ThreadPool, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.pool = pool
-        self.job: Job | None = job
         self.ends = False
         self.wake = threading.Lock()
         self.wake.acquire()
@@ -236,10 +239,9 @@ class _Worker(threading.Thread):
     def run(self) -> None:
         pool = self.pool
         _local.pool = pool
-        run, following = pool._run, pool._next
+        run, following, arrive = pool._run, pool._next, pool._arrive
         wait, seconds = self.wake.acquire, pool._idle_seconds
-        job = self.job
-        self.job = None
+        job = arrive()
         while True:
             if job is not None:
                 run(job)
@@ -252,11 +254,7 @@ class _Worker(threading.Thread):
                 if pool._leave_idle(self):
                     return
                 wait()
-            job, self.job = self.job, None
-            if job is None:  # the pool was closed
-                with pool._lock:
-                    pool._threads.discard(self)
-                return
+            job = arrive()
 
 
 class blocking:

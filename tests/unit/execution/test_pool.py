@@ -222,3 +222,26 @@ def test_a_system_out_of_threads_fails_the_job(monkeypatch: pytest.MonkeyPatch, 
     pool.put(second)
     gate.open()
     assert (first.value, second.value) == (None, None)
+
+
+def test_a_crowd_of_short_jobs_is_run_by_few_threads(pools: list[ThreadPool]) -> None:
+    """A thousand jobs that take no time, put one after the other, do not wake one thread each."""
+    pool, seen = small(pools, limit=32), set()
+    jobs = [FakeJob(lambda: seen.add(threading.current_thread().name)) for _ in range(1000)]
+    for job in jobs:
+        pool.put(job)
+    for job in jobs:
+        assert job.value is None
+    assert len(seen) <= 8
+
+
+def test_jobs_that_wait_get_a_thread_each(pools: list[ThreadPool]) -> None:
+    """Threads call one another until every queued job runs, though only one is on its way at a time."""
+    pool, gate = small(pools, limit=32), Gate()
+    jobs = [FakeJob(gate.wait) for _ in range(32)]
+    for job in jobs:
+        pool.put(job)
+    eventually(lambda: gate.running == 32)
+    gate.open()
+    for job in jobs:
+        assert job.value is None
