@@ -9,14 +9,16 @@ from reachmesh.routing.entry import Entry
 from reachmesh.routing.group import Filter, Group, Plan
 from reachmesh.routing.model import NoPick, NoPickKind, RouteRequest, Verdict
 
-_CLOSE_NAMES = 5_000
+_NAMES = 5_000
+_SIMILAR = 64
+_COMPARED = 64
 _SHOWN = 5
 
 
 def explain_nobody(request: RouteRequest, capabilities: Iterable[str]) -> NoPick:
-    """Nobody offers the capability at all. O(names), at most 5,000 of them."""
-    names = [name for name, _ in zip(capabilities, range(_CLOSE_NAMES), strict=False)]
-    near = tuple(get_close_matches(request.capability, names, n=3, cutoff=0.6))
+    """Nobody offers the capability at all. O(names), at most 5,000 of them; similar ones are looked for among 64."""
+    names = [name for name, _ in zip(capabilities, range(_NAMES), strict=False)]
+    near = tuple(get_close_matches(request.capability[:_COMPARED], _comparable(request.capability, names), n=3, cutoff=0.6))
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}? `reachmesh-inspect caps` lists what the mesh offers"
     elif names:
@@ -30,6 +32,13 @@ def explain_nobody(request: RouteRequest, capabilities: Iterable[str]) -> NoPick
         seen = sorted(names)
         message += f"; seen: {', '.join(seen[:_SHOWN])}" + (f" and {len(seen) - _SHOWN} more" if len(seen) > _SHOWN else "")
     return NoPick(kind="none", message=message, hint=hint, near=near)
+
+
+def _comparable(wanted: str, names: Sequence[str]) -> list[str]:
+    """The names worth a comparison, which costs up to a millisecond each: of about the same length, most promising first."""
+    low, high = len(wanted) * 0.5 - 2, min(len(wanted) * 2 + 2, _COMPARED)
+    fitting = [name for name in names if low <= len(name) <= high]
+    return sorted(fitting, key=lambda name: (name[:3] != wanted[:3], abs(len(name) - len(wanted)), name))[:_SIMILAR]
 
 
 def explain_unusable(request: RouteRequest, group: Group, plan: Plan, usable: Sequence[Entry], now: float) -> NoPick:

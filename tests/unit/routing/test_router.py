@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from reachmesh.errors import BreakerOpen, ConfigError, NoProvider, VersionMismatch
 from reachmesh.resilience.breaker import BreakerConfig
 from reachmesh.routing import NoPick, Outcome, Provider, Router, RouteRequest, RoutingConfig
+from reachmesh.routing.explain import explain_nobody
 
 
 def boot(n: int) -> bytes:
@@ -511,3 +513,13 @@ def test_breaker_figures_come_from_the_configuration() -> None:
     for _ in range(100):
         run(made, 1, Outcome.FAILED, 1.0)
     assert made.take_events() == []
+
+
+@pytest.mark.parametrize("names", [["ab" * 120 + f"{i:05d}" for i in range(5000)], ["ab" * 29 + f"{i:05d}" for i in range(5000)]])
+def test_a_mistyped_name_costs_little_whatever_peers_offer(names: list[str]) -> None:
+    """Thousands of long and similar names do not hold up the engine while it looks for a near spelling; the message stays short."""
+    began = time.process_time()
+    told = explain_nobody(RouteRequest(capability="ab" * 29 + "xx"), names)
+    assert time.process_time() - began < 0.3
+    assert len(told.message) + len(told.hint) < 4000
+    assert explain_nobody(RouteRequest(capability="translte"), ["translate", *names]).near == ("translate",)
