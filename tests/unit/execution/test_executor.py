@@ -13,7 +13,7 @@ import pytest
 
 from reachmesh.errors import BadRequest, Cancelled, ConfigError, NodeStopped
 from reachmesh.execution.executor import Executor, resolve_domain
-from reachmesh.execution.inline import InlineDomain
+from reachmesh.execution.inline import InlineDomain, _usage
 from tests.support import eventually
 from tests.unit.execution.fake_jobs import LIMIT, Context, FakeJob, handler_of
 
@@ -235,10 +235,22 @@ def test_rare_hiccups_do_not_move_an_inline_handler(monkeypatch: pytest.MonkeyPa
     """Slow runs with thirty quick ones between them are forgiven; with fewer the third one is the last."""
     now = [0.0]
     monkeypatch.setattr("reachmesh.execution.inline.perf_counter", lambda: now[0])
+    monkeypatch.setattr("reachmesh.execution.inline._usage", lambda: None)  # a system that does not tell
     domain, handler = InlineDomain(), handler_of(lambda seconds: now.__setitem__(0, now[0] + seconds))
     for seconds in ([0.002] + [0.0001] * quick_between) * 3:
         domain.run(FakeJob(handler, seconds), lambda job, coroutine: None)
     assert domain.allows(handler) is stays
+
+
+@pytest.mark.skipif(_usage() is None, reason="this system does not tell what a thread has used")
+def test_a_thread_that_was_put_aside_is_not_the_handlers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with too much to do runs take long in which the handler neither waits nor computes: it stays inline."""
+    now = [0.0]
+    monkeypatch.setattr("reachmesh.execution.inline.perf_counter", lambda: now[0])
+    domain, handler = InlineDomain(), handler_of(lambda seconds: now.__setitem__(0, now[0] + seconds))
+    for _ in range(20):
+        domain.run(FakeJob(handler, 0.002), lambda job, coroutine: None)
+    assert domain.allows(handler)
 
 
 def test_a_plain_function_that_returns_a_coroutine_is_awaited(executor: Executor) -> None:
