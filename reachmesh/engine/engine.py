@@ -94,6 +94,9 @@ class Engine:
     Args:
         rule_of: the rule of a capability served right now, or None (a dictionary look-up, nothing of the user's).
         grace: seconds after the start during which a call that nobody can serve waits for discovery.
+
+    Attributes:
+        loop_lag: seconds by which this node's event loop is late; the driver measures it while calls are served.
     """
 
     def __init__(
@@ -168,6 +171,7 @@ class Engine:
         self._member_due = now
         self._load_due = now
         self._load = _IDLE
+        self.loop_lag = 0.0
         self.faults = 0
         self._own_providers(record, now)
 
@@ -385,6 +389,7 @@ class Engine:
                 queue=queue,
                 failure_rate=failure_rate,
                 p95_ms=p95 * 1000.0,
+                loop_lag_ms=self.loop_lag * 1000.0 if callee.open else 0.0,
                 qps=qps,
                 backpressure=callee.level,
                 full=full,

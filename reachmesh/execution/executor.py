@@ -192,6 +192,10 @@ class Executor:
             loads.append(self.processes.load())
         return sum(running for running, _ in loads), sum(queued for _, queued in loads)
 
+    def lag(self, now: float) -> float:
+        """Seconds by which the event loop that runs async handlers is late, the worst of several."""
+        return max((each.lag(now) for each in self._runners()), default=0.0)
+
     def idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
         return self.load() == (0, 0)

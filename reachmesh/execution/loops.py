@@ -43,6 +43,7 @@ class LoopRunner:
         self._tasks: dict[int, tuple[asyncio.Task[None], Job, Coroutine[Any, Any, Any] | None]] = {}
         self._unstarted: set[int] = set()
         self._empty: threading.Event | None = None
+        self._asked_at: float | None = None
 
     def put(self, job: Job, coroutine: Coroutine[Any, Any, Any] | None = None) -> bool:
         """Run the job (or go on with the coroutine its handler returned) as a task. False = this loop takes no more."""
@@ -106,6 +107,22 @@ class LoopRunner:
         if self._unstarted:
             self._bury_unstarted()
         return len(self._tasks), len(self._pending)
+
+    def lag(self, now: float) -> float:
+        """Seconds for which the loop has not come to what it was asked to do; each look that finds it punctual asks anew."""
+        asked_at = self._asked_at
+        if asked_at is not None:
+            return max(0.0, now - asked_at)
+        if self._tasks or self._pending:
+            self._asked_at = now
+            try:
+                self.loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:  # closed
+                self._asked_at = None
+        return 0.0
+
+    def _answer(self) -> None:
+        self._asked_at = None
 
     def _drain(self) -> None:
         with self._lock:

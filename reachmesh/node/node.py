@@ -446,6 +446,7 @@ class ReachNode:
             transport,
             serve=self._make_job,
             submit=executor.submit,
+            lag=executor.lag,
             notice=self._notice,
             log=CallLog(now, hidden=RESERVED),
         )

@@ -31,6 +31,9 @@ _log = logging.getLogger("reachmesh")
 NOTE_EVERY = 0.01
 """Seconds between two reports of a turn to the membership, which looks for pauses twenty times as long."""
 
+LAG_EVERY = 0.2
+"""Seconds between two looks, while calls are open, whether the loop of the async handlers comes to its work."""
+
 LOGGED_AT_ONCE = 256
 """Ended calls that wait to be entered into the log together: more make the turn that does it longer (about 0.15 ms for these)."""
 
@@ -44,6 +47,7 @@ class Turns:
     Args:
         serve: makes the job of an accepted request; called with the seat held, runs nothing of the user's.
         submit: hands a job to its domain.
+        lag: how many seconds the loop of the async handlers is late.
         notice: told about notes of the engine, in order; called with the seat held.
         log: where calls that ended are entered, many at a time.
 
@@ -62,12 +66,13 @@ class Turns:
         *,
         serve: Callable[[Any], Job | None],
         submit: Callable[[Job], None],
+        lag: Callable[[float], float],
         notice: Callable[[list[Note]], None],
         log: CallLog,
     ) -> None:
         self._log = log
         self.name, self.engine, self.transport = name, engine, transport
-        self._serve, self._submit, self._notice = serve, submit, notice
+        self._serve, self._submit, self._notice, self._lag = serve, submit, notice, lag
         self.seat = threading.Lock()
         self.inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self.inline: deque[Job] = deque()
@@ -75,7 +80,7 @@ class Turns:
         self.due = 0.0
         self.read_at = 0.0
         self.called = False
-        self._note_at = 0.0
+        self._note_at = self._lag_at = 0.0
         self._messages: deque[Any] = deque()
 
     @property
@@ -152,6 +157,9 @@ class Turns:
             if self.inbox:
                 self._take_inbox(now)
             if now >= self.due:
+                if engine.callee.open and now >= self._lag_at:
+                    self._lag_at = now + LAG_EVERY
+                    engine.loop_lag = self._lag(now)
                 engine.tick(now)
             else:
                 engine.settle(now)
