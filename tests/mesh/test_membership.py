@@ -1,0 +1,110 @@
+"""What real processes on one host make of busy, mute, foreign and vanished neighbours."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.support import World, eventually
+
+PERIOD = 0.5
+FAST = {"heartbeat_period": PERIOD}
+
+BUSY = {
+    "blocks": (
+        "import time\ndef work(seconds: float) -> None:\n    time.sleep(seconds)",
+        '[capability("work", handler=work, max_concurrent=1)]',
+    ),
+    "holds the interpreter lock": (
+        "import ctypes\ndef work(seconds: float) -> None:\n    ctypes.PyDLL(None).usleep(ctypes.c_uint(int(seconds * 1e6)))",
+        '{"work": work}',
+    ),
+    "never awaits": ("import time\nasync def work(seconds: float) -> None:\n    time.sleep(seconds)", '{"work": work}'),
+}
+
+
+def states(node: Any, name: str) -> set[str]:
+    """States of the peers of a name."""
+    return {peer.state.name for peer in node.peers() if peer.name == name and not peer.suspected}
+
+
+@pytest.mark.parametrize("kind", BUSY)
+def test_nobody_is_lost_for_being_busy(world: World, kind: str) -> None:
+    """A handler that blocks for twelve periods, holds the interpreter lock or never awaits changes what is shown, and loses nobody."""
+    body, caps = BUSY[kind]
+    child = world.serve("busy", caps, body, config=FAST)
+    app, witness = (world.node(name, config=FAST) for name in ("app", "witness"))
+    gone: list[str] = []
+    for node in (app, witness):
+        node.on("peer_lost", lambda event: gone.append(event.reason))
+        node.wait_for("work", timeout=10)
+    began = time.monotonic()
+    call = app.reach("work", timeout=30, retries=0).submit(seconds=12 * PERIOD)
+    eventually(lambda: states(app, "busy") <= {"BUSY", "DEGRADED"}, 5)
+    if kind == "blocks":
+        assert time.monotonic() - began < 2 * PERIOD + 0.5
+    call.result(30)
+    eventually(lambda: states(app, "busy") == {"HEALTHY"} == states(witness, "busy"), 10)
+    assert gone == []
+    assert child.process.poll() is None
+
+
+def test_a_full_pool_loses_nobody(world: World) -> None:
+    """With every thread of the pool taken for twelve periods heartbeats go on, and the node shows that it has no room."""
+    body = "import time\ndef work(seconds: float) -> None:\n    time.sleep(seconds)"
+    world.serve("busy", '[capability("work", handler=work, max_concurrent=2)]', body, config={**FAST, "pool_threads": 2})
+    app = world.node("app", config=FAST)
+    gone: list[str] = []
+    app.on("peer_lost", lambda event: gone.append(event.reason))
+    app.wait_for("work", timeout=10)
+    calls = [app.reach("work", timeout=30, retries=0).submit(seconds=12 * PERIOD) for _ in range(2)]
+    eventually(lambda: states(app, "busy") == {"BUSY"}, 2 * PERIOD + 0.5)
+    for call in calls:
+        call.result(30)
+    assert gone == []
+
+
+def test_another_protocol_is_refused_with_both_ranges_on_both_sides(world: World) -> None:
+    """A node of another protocol version is told of by an event that names both ranges, here and there, and is no peer."""
+    app = world.node("app", config=FAST)
+    told: list[str] = []
+    app.on("version_refused", lambda event: told.append(event.reason))
+    child = world.start(
+        """
+        import sys, time
+        import reachmesh.engine.links as links
+        links.PROTOCOL = (7, 9)
+        from reachmesh import ReachNode
+        node = ReachNode("future", interfaces=["127.0.0.1"], config={"heartbeat_period": 0.5})
+        node.on("version_refused", lambda event: print("TOLD", event.reason, flush=True))
+        node.start()
+        print("READY", node.instance_id, flush=True)
+        sys.stdin.read()
+        """
+    )
+    eventually(lambda: told, 10)
+    there = child.expect("TOLD (.*)")[1]
+    for text in (told[0], there):
+        assert "1-1" in text
+        assert "7-9" in text
+    assert app.peers() == []
+
+
+def test_all_seeds_down_and_back(world: World) -> None:
+    """Two nodes that know only their seed keep each other while it is dead, and take its successor on the same port in."""
+    options: dict[str, Any] = {"discovery": ["seeds"], "config": FAST}
+    seed = world.serve("seed", "{}", **options)
+    address = seed.lines[0].split()[-1].removeprefix("tcp://")
+    one, two = (world.node(name, seeds=[address], **options) for name in ("one", "two"))
+    names = [{"two", "seed"}, {"one", "seed"}]
+    eventually(lambda: [{peer.name for peer in node.peers()} for node in (one, two)] == names, 10)
+    old = {peer.instance_id for peer in one.peers() if peer.name == "seed"}
+    seed.kill()
+    eventually(lambda: [{peer.name for peer in node.peers()} for node in (one, two)] == [{"two"}, {"one"}], 10)
+    world.serve("seed", "{}", bind=address, **options)
+    eventually(lambda: [{peer.name for peer in node.peers()} for node in (one, two)] == names, 10)
+    assert not old & {peer.instance_id for peer in one.peers()}
+    late = world.node("late", seeds=[address], **options)
+    eventually(lambda: len(late.peers()) == 3, 10)
