@@ -17,6 +17,7 @@ from reachmesh.errors import (
     BadRequest,
     Cancelled,
     Executed,
+    LoopDetected,
     Overloaded,
     PayloadError,
     ReachError,
@@ -44,7 +45,7 @@ _log = logging.getLogger("reachmesh.handler")
 CURRENT: ContextVar[ServedCall | None] = ContextVar("reachmesh_current_call", default=None)
 """The call in whose handler this code runs; calls made there inherit its deadline, priority, trace and cancellation."""
 
-_PASSED_ON = (SemanticError, Overloaded, BadRequest, WorkerCrashed, UnsendableAnswer)
+_PASSED_ON = (SemanticError, Overloaded, BadRequest, LoopDetected, WorkerCrashed, UnsendableAnswer)
 """Errors of ours that mean the same to the caller when a handler raises them."""
 
 

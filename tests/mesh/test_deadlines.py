@@ -7,6 +7,9 @@ import random
 import threading
 import time
 
+import pytest
+
+from reachmesh import LoopDetected, ReachNode
 from tests.support import World, eventually
 
 SLOW = """
@@ -109,3 +112,12 @@ def test_a_held_interpreter_is_not_a_lost_node(world: World) -> None:
     assert time.monotonic() - start >= 3.0
     assert [each for each in told if each[0] in ("peer_lost", "peer_left")] == []
     assert app.reach("hold", timeout=20).call(seconds=0.0) == "held"
+
+
+def test_a_circle_of_calls_is_named_to_whoever_began_it() -> None:
+    """However deep a loop of calls was stopped, its first caller is told `LoopDetected`, and not that some handler failed."""
+    with ReachNode("circle", interfaces=["127.0.0.1"], mesh=f"circle-{os.getpid()}") as node:
+        node.capability("again")(lambda n: node.reach("again", timeout=20).call(n=n + 1))
+        with pytest.raises(LoopDetected) as caught:
+            node.reach("again", timeout=20).call(n=1)
+    assert caught.value.executed == "yes"
