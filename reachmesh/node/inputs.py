@@ -9,13 +9,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
-from reachmesh.calls.flows import Batch
+from reachmesh.calls.flows import WINDOW_BYTES, WINDOW_ITEMS, Batch
 from reachmesh.errors import ReachError, UsageError
 from reachmesh.execution.pool import blocking
 from reachmesh.node.wakers import Waker
 from reachmesh.wire.values import load
 
 _END = object()
+
+_WORTH_ITEMS, _WORTH_BYTES = WINDOW_ITEMS // 2, WINDOW_BYTES // 2
+"""Credit that is given back while more is here to be read; the engine would not pass on less."""
 
 
 class Input:
@@ -37,6 +40,7 @@ class Input:
         self._batches: deque[Batch] = deque()
         self.ready: Iterator[Any] = iter(())
         self._count = self._size = 0
+        self._owed_items = self._owed_bytes = 0
         self._ended = False
         self._error: BaseException | None = None
         self._waker: Waker | None = None
@@ -149,11 +153,11 @@ class Input:
         """An item that is here, or _END."""
         item = next(self.ready, _END)
         while item is _END:
-            self._account()
             with self._lock:
-                if not self._batches:
-                    return _END
-                batch = self._batches.popleft()
+                batch = self._batches.popleft() if self._batches else None
+            self._account(batch is None)
+            if batch is None:
+                return _END
             self._open(batch)
             item = next(self.ready, _END)
         return item
@@ -169,12 +173,16 @@ class Input:
         self.ready = iter(items) if self._convert is None else map(self._convert, items)
         self._count, self._size = len(items), batch.size
 
-    def _account(self) -> None:
-        """The last batch has been read: its credit goes back."""
-        if self._consumed is not None and self._size:
-            count, size = self._count, self._size
-            self._count = self._size = 0
-            self._consumed(count, size)
+    def _account(self, is_last: bool) -> None:
+        """The last batch has been read: its credit goes back, once it is worth it or nothing else is here."""
+        self._owed_items += self._count
+        self._owed_bytes += self._size
+        self._count = self._size = 0
+        if is_last or self._owed_bytes >= _WORTH_BYTES or self._owed_items >= _WORTH_ITEMS:
+            items, size = self._owed_items, self._owed_bytes
+            if size and self._consumed is not None:
+                self._owed_items = self._owed_bytes = 0
+                self._consumed(items, size)
 
     def _at_end(self) -> bool:
         return self._ended and not self._batches

@@ -37,14 +37,14 @@ class Outlet:
         take: the engine's verb that takes `Gathered` items for the call.
     """
 
-    __slots__ = ("_call", "_driver", "_gathered", "_pack", "_sent_at", "_take", "_unsent", "bytes", "items")
+    __slots__ = ("_bytes_due", "_call", "_driver", "_gathered", "_items_due", "_pack", "_sent_at", "_take", "bytes", "items")
 
     def __init__(self, driver: Driver, take: Callable[..., None], call: IncomingCall | OutgoingCall) -> None:
         self._driver, self._take, self._call = driver, take, call
         self._gathered = Gathered()
         self._pack = Packer(strict_types=True, buf_size=1024).pack
         self._sent_at = 0.0
-        self._unsent = 0
+        self._items_due = self._bytes_due = 0
         self.items = self.bytes = 0
 
     def put(self, item: Any) -> bool:
@@ -53,6 +53,21 @@ class Outlet:
         Raises:
             PayloadError: it cannot travel; nothing was sent.
         """
+        kind = type(item)
+        if kind in SCALARS or (kind is bytes and len(item) < _INLINE):  # as `encode` and `send`, without their calls
+            try:
+                body: bytes = self._pack(item)
+            except Exception:
+                body = b""
+            if 0 < len(body) < _INLINE:
+                gathered = self._gathered
+                gathered.items.append(body)
+                self.items = items = self.items + 1
+                self.bytes = size = self.bytes + len(body)
+                if not gathered.asked or items >= self._items_due or size >= self._bytes_due:
+                    self._ask()
+                outflow = self._call.outflow
+                return outflow is not None and items < outflow.granted_items and size < outflow.granted_bytes
         self.send(self.encode(item))
         return self.has_credit()
 
@@ -70,22 +85,23 @@ class Outlet:
 
     def send(self, encoded: Buffer | list[Buffer]) -> None:
         """Send what `encode` gave."""
-        size = sum(map(len, encoded)) if type(encoded) is list else len(encoded)
         self.items += 1
-        self.bytes += size
-        self._unsent += size
-        gathered = self._gathered
-        gathered.put(encoded)
-        if not gathered.asked:
-            gathered.asked = True
-            now = time.monotonic()
-            driver = self._driver
-            post = driver.post if now - self._sent_at > QUIET else driver.post_soon
-            self._sent_at, self._unsent = now, 0
-            post(self._take, self._call, gathered)
-        elif not self.items % MANY_ITEMS or self._unsent >= MANY_BYTES:
-            self._unsent = 0
-            self._driver.flush()
+        self.bytes += sum(map(len, encoded)) if type(encoded) is list else len(encoded)
+        self._gathered.put(encoded)
+        if not self._gathered.asked or self.items >= self._items_due or self.bytes >= self._bytes_due:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Have the engine come for what is here, if it has not been asked to; at once when that is much."""
+        self._items_due, self._bytes_due = self.items + MANY_ITEMS, self.bytes + MANY_BYTES
+        if self._gathered.asked:
+            return self._driver.flush()
+        self._gathered.asked = True
+        now = time.monotonic()
+        driver = self._driver
+        post = driver.post if now - self._sent_at > QUIET else driver.post_soon
+        self._sent_at = now
+        return post(self._take, self._call, self._gathered)
 
     def has_credit(self) -> bool:
         """Whether one more item may be put before the reader has taken any."""
