@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Policies measured as ratios, between real processes: what the reports from the field complained of, played again.
 
-    python -m tools.fleet [slow | failures | overload | breaker] ...
+    python -m tools.fleet [slow | failures | overload | breaker | idle] ...
 
 slow      one of ten instances is 10x slower: P99 of each strategy, beside that of the nine healthy ones alone
 failures  20 % of executions fail retryably: success of idempotent calls and extra load; then all of them fail
 overload  three times the capacity: success of high priority, goodput, memory of the server
 breaker   one of two providers hangs for 2 s a call: P99 with breaker and fallback, and P99 of another capability beside it
+idle      fifty nodes at the default settings that do nothing: share of a core, bytes, memory and connections of each; bytes are those of
+          the whole loopback interface, so run it alone: unshare -n sh -c "ip link set lo up && python -m tools.fleet idle"
 
 Absolute times depend on the machine; each figure is printed beside the one it is to be compared with.
 """
@@ -14,6 +16,7 @@ Absolute times depend on the machine; each figure is printed beside the one it i
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -182,13 +185,70 @@ def breaker() -> dict[str, Any]:
         }
 
 
+IDLE = """
+import sys
+from reachmesh import ReachNode
+with ReachNode("idle", {"work": lambda: 1}, mesh=sys.argv[1], interfaces=["127.0.0.1"]) as node:
+    print("READY", flush=True)
+    for _ in sys.stdin:
+        print(len(node.peers()), flush=True)
+"""
+
+
+def idle(size: int = 50, seconds: float = 40) -> dict[str, Any]:
+    """Nodes that do nothing; the first one's memory alone and among all tells what a peer costs."""
+    mesh, pipe, nodes, alone = f"idle-{secrets.token_hex(6)}", subprocess.PIPE, [], 0.0
+    try:
+        for _ in range(size):
+            node = subprocess.Popen([sys.executable, "-c", IDLE, mesh], cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+            nodes.append(node)
+            assert node.stdout is not None
+            node.stdout.readline()
+            if len(nodes) == 1:
+                alone = _mib(node.pid)
+        time.sleep(30)  # links that are not needed are closed after some periods
+        before = [_processor_seconds(node.pid) for node in nodes], _loopback()
+        time.sleep(seconds)
+        shares = sorted(_processor_seconds(node.pid) - began for node, began in zip(nodes, before[0], strict=True))
+        bytes_, packets = (now - then for now, then in zip(_loopback(), before[1], strict=True))
+        known = []
+        for node in nodes:
+            assert node.stdin is not None
+            assert node.stdout is not None
+            print(file=node.stdin, flush=True)
+            known.append(int(node.stdout.readline()))
+        return {
+            "peers known, least": min(known),
+            "% of a core, median and most": [round(100 * share / seconds, 2) for share in (shares[size // 2], shares[-1])],
+            "bytes a node and second, headers included": round(bytes_ / seconds / size),
+            "packets a node and second": round(packets / seconds / size, 2),
+            "KiB a peer": round((_mib(nodes[0].pid) - alone) * 1024 / (size - 1), 1),
+            "descriptors": len(list(Path(f"/proc/{nodes[0].pid}/fd").iterdir())),
+        }
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait(10)
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _loopback() -> tuple[int, int]:
+    """Bytes and packets that passed the loopback interface so far."""
+    fields = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:")).split()
+    return int(fields[1]), int(fields[2])
+
+
 def _mib(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 def main() -> None:
-    scenes = {each.__name__: each for each in (slow, failures, overload, breaker)}
+    scenes = {each.__name__: each for each in (slow, failures, overload, breaker, idle)}
     for name in sys.argv[1:] or scenes:
         print(json.dumps({name: scenes[name]()}), flush=True)
 
