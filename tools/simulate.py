@@ -37,7 +37,14 @@ def naive(config: MembershipConfig) -> MembershipConfig:
     """The rule of one observer who alone declares a loss after three missed heartbeats, with no probes and no guard of its own."""
     settings = {name: getattr(config, name) for name in config.__dataclass_fields__}
     settings |= {"probe_after": config.suspect_after - 0.01, "probe_timeout": 0.0, "helpers": 0, "votes": 1}
-    settings |= {"confirm_after": 0.0, "suspicion_wait": 0.0, "isolation_share": 1.0, "isolation_wait": 0.0, "pause_after": 10.0}
+    settings |= {
+        "confirm_after": 0.0,
+        "suspicion_wait": 0.0,
+        "isolation_share": 1.0,
+        "isolation_wait": 0.0,
+        "pause_after": 10.0,
+        "listen": 0.0,
+    }
     return MembershipConfig(**settings)
 
 

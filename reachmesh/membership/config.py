@@ -47,6 +47,8 @@ class MembershipConfig:
         max_tombstones: Remembered dead; the oldest go first.
         max_members: Members a table holds; unverified ones beyond it are refused. Bounds memory under a flood of inventions.
         pause_after: Periods by which the node's own turn must be late to count as a pause of its own.
+        listen: Seconds a node listens after any late turn before it judges, for what averts a judgement may be waiting unread; 0 judges
+            at once. Long puts losses off on a loaded machine.
         max_health: Largest multiplier of a node's patience when it finds itself slow (Lifeguard); 1 switches it off.
         skew_limit: Seconds between two wall clocks that are worth a warning.
         zone_conflict_after: Seconds two zones under one node name must last to be an alarm.
@@ -82,6 +84,7 @@ class MembershipConfig:
     max_tombstones: int = 4096
     max_members: int = 16_384
     pause_after: float = 0.2
+    listen: float = 0.1
     max_health: int = 8
     skew_limit: float = 2.0
     zone_conflict_after: float = 60.0
@@ -128,6 +131,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_tombstones", 1, 1e6),
     ("max_members", 2, 1e6),
     ("pause_after", 0.01, 10),
+    ("listen", 0, 5),
     ("max_health", 1, 64),
     ("skew_limit", 0.01, 1e6),
     ("zone_conflict_after", 0, 1e6),

@@ -50,10 +50,8 @@ MIN_PAUSE = 0.2
 """Seconds a turn must be late at least to count as a pause, whatever the period."""
 LATE = 0.02
 """Seconds by which a turn is late: what averts a judgement may be waiting unread, so hear first."""
-LISTEN = 0.1
-"""Seconds a node listens after a late turn before it judges: the kernel's bytes need a moment to become messages."""
 LISTEN_EVERY = 1.0
-"""Seconds between two such delays, or a node whose turns are always late would never judge."""
+"""Seconds between two delays of judgement by late turns, or a node whose turns are always late would never judge."""
 
 
 class Membership:
@@ -326,14 +324,14 @@ class Membership:
         self._now = now
         late = now - self._due
         self._due = max(self._due, now)
-        if late > LATE and now >= self._listen_until + LISTEN_EVERY:
-            self._listen_until = now + LISTEN
+        if late > LATE and self.config.listen and now >= self._listen_until + LISTEN_EVERY:
+            self._listen_until = now + self.config.listen
             self._roster.undrained_until = now + max(1.0, 0.2 * self.config.heartbeat_period)
         if late > max(self.config.pause_after * self.config.heartbeat_period, MIN_PAUSE):
             self._paused(late, now)
 
     def note_drained(self, *, now: float) -> None:
-        """The sockets were read empty: what was waiting there has been heard, or is heard within `LISTEN` seconds of a late turn."""
+        """The sockets were read empty: what was waiting there has been heard, or is heard within `listen` seconds of a late turn."""
         self._roster.undrained_until = min(self._roster.undrained_until, self._listen_until)
 
     def tick(self, *, now: float) -> None:
@@ -466,7 +464,7 @@ class Membership:
         period = self.config.heartbeat_period
         self._detector.shift(late, now)
         self._roster.suspicions.start_over(now)
-        self._listen_until = now + LISTEN
+        self._listen_until = now + self.config.listen
         self._roster.undrained_until = now + max(1.0, 0.2 * period)
         self._beat_due = now
         if late > 0.5 * period:
