@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Policies measured as ratios, between real processes: what the reports from the field complained of, played again.
 
-    python -m tools.fleet [slow | failures | overload | breaker | idle] ...
+    python -m tools.fleet [mixed | failures | breaker | slow | overload | idle] ...
 
+mixed     20 agents, 500 calls/s, nine short ones (5 ms) to one medium (0.6 s): P50 of the short ones beside the same without the medium ones
 slow      one of ten instances is 10x slower: P99 of each strategy, beside that of the nine healthy ones alone
-failures  20 % of executions fail retryably: success of idempotent calls and extra load; then all of them fail
+failures  20 % of executions fail retryably, everywhere or at one of five instances: success of idempotent calls and extra load; then all fail
 overload  three times the capacity: success of high priority, goodput, memory of the server
-breaker   one of two providers hangs for 2 s a call: P99 with breaker and fallback, and P99 of another capability beside it
+breaker   a provider that takes 2 s a call, 50 at once: P99 with breaker and fallback, and P99 of other agents beside it
 idle      fifty nodes at the default settings that do nothing: share of a core, bytes, memory and connections of each; bytes are those of
           the whole loopback interface, so run it alone: unshare -n sh -c "ip link set lo up && python -m tools.fleet idle"
 
@@ -20,6 +21,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -35,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FAST: dict[str, Any] = {"heartbeat_period": 0.5, "warmup": 0}
 
 SERVER = """
-import asyncio, random, sys
+import asyncio, random, sys, time
 from reachmesh import Overloaded, ReachNode, capability
 mesh, pace, failing, limit = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]) or None
 ran = 0
@@ -48,9 +50,15 @@ async def work() -> str:
     return node.instance_id
 async def other() -> None:
     await asyncio.sleep(0.005)
+def short() -> None:
+    time.sleep(0.005)
+def medium() -> None:
+    time.sleep(0.6)
 def count() -> int:
     return ran
-caps = [capability("work", handler=work, idempotent=True, max_concurrent=limit), capability("other", handler=other), capability("count", handler=count)]
+caps = [capability("work", handler=work, idempotent=True, max_concurrent=limit)]
+caps += [capability(each.__name__, handler=each) for each in (other, count, short)]
+caps.append(capability("medium", handler=medium, profile="medium"))
 node = ReachNode("worker", caps, mesh=mesh, interfaces=["127.0.0.1"], config=%r)
 print("READY", flush=True)
 node.serve()
@@ -83,9 +91,10 @@ class Fleet(AbstractContextManager["Fleet"]):
         """Executions of `work` so far, all workers together."""
         return sum(answer.value for answer in self.node.reach("count", timeout=10).all() if answer.error is None)
 
-    def offer(self, rate: float, seconds: float, **options: Any) -> tuple[list[float], Counter[str]]:
-        """Call at a steady rate, whatever comes back; durations in ms and outcomes."""
+    def offer(self, rate: float, seconds: float, *, beside: str = "", **options: Any) -> tuple[list[float], Counter[str]]:
+        """Call at a steady rate, whatever comes back; durations in ms and outcomes. With `beside`, one call to that after every nine."""
         done: list[tuple[float, str]] = []
+        other, others = self.node.reach(beside or "other", timeout=20), []
         reach = self.node.reach(options.pop("cap", "work"), **options)
 
         def note(began: float) -> Callable[[Any], None]:
@@ -99,7 +108,9 @@ class Fleet(AbstractContextManager["Fleet"]):
             future = reach.submit()
             future.add_done_callback(note(time.monotonic()))
             futures.append(future)
-        for future in futures:
+            if beside and n % 9 == 8:
+                others.append(other.submit())
+        for future in (*futures, *others):
             future.exception(60)
         while len(done) < count:
             time.sleep(0.01)
@@ -115,6 +126,17 @@ def outcome(future: Any) -> str:
 def percentile(values: list[float], share: float) -> float:
     """Of sorted values."""
     return round(values[min(len(values) - 1, int(share * len(values)))], 1)
+
+
+def mixed() -> dict[str, Any]:
+    """Short calls with and without medium ones beside them; one process is an agent."""
+    with Fleet(*[(0.0, 0.0, 0)] * 20) as fleet:
+        fleet.offer(450, 2, cap="short")
+        fleet.offer(50, 2, cap="medium", timeout=20)
+        alone, _ = fleet.offer(450, 8, cap="short")
+        among, codes = fleet.offer(450, 8, cap="short", beside="medium")
+        p50 = percentile(alone, 0.5), percentile(among, 0.5)
+        return {"short p50 ms alone": p50[0], "among medium ones": p50[1], "ratio": round(p50[1] / p50[0], 2), "outcomes": dict(codes)}
 
 
 def slow() -> dict[str, Any]:
@@ -135,8 +157,9 @@ def failures() -> dict[str, Any]:
     """20 % of executions fail retryably; then all."""
     config = {"breaker_consecutive": 1000, "breaker_min_calls": 100_000}
     report: dict[str, Any] = {}
-    for name, share in (("20 % failing", 0.2), ("all failing", 1.0)):
-        with Fleet(*[(0.005, share, 0)] * 5, config=config) as fleet:
+    everywhere, one = [(0.005, 0.2, 0)] * 5, [(0.005, 0.0, 0)] * 4 + [(0.005, 1.0, 0)]
+    for name, workers in (("20 % everywhere", everywhere), ("one of five", one), ("all failing", [(0.005, 1.0, 0)] * 5)):
+        with Fleet(*workers, config=config if workers is not one else None) as fleet:
             before = fleet.ran()
             took, codes = fleet.offer(100, 8, retries=2, timeout=10)
             extra = (fleet.ran() - before) / len(took) - 1
@@ -169,19 +192,38 @@ def overload() -> dict[str, Any]:
 
 
 def breaker() -> dict[str, Any]:
-    """One provider takes 2 s a call where 0.5 s are given; another capability beside it."""
-    with Fleet((2.0, 0.0, 0)) as fleet:
-        alone, _ = fleet.offer(50, 4, cap="other")
+    """A provider that takes 2 s a call where 0.5 s are given, 50 at once; two others offer another capability beside it."""
+    with Fleet((2.0, 0.0, 0)) as fleet, Fleet((0.0, 0.0, 0), (0.0, 0.0, 0)) as others:
+        alone, _ = others.offer(50, 4, cap="other")
         slow_took, _ = fleet.offer(25, 3, timeout=3)
-        reach = {"timeout": 0.5, "retries": 0, "fallback": "plan b"}
-        took, codes = fleet.offer(50, 6, **reach)
-        beside, _ = fleet.offer(50, 4, cap="other")
+        reach = fleet.node.reach("work", timeout=0.5, retries=0, fallback="plan b")
+        took: list[float] = []
+
+        def agent() -> None:
+            """One of 50 callers: the next call follows the last."""
+            until = time.monotonic() + 6
+            while time.monotonic() < until:
+                began = time.monotonic()
+                reach.call()
+                took.append((time.monotonic() - began) * 1000)
+                time.sleep(0.5)
+
+        agents = [threading.Thread(target=agent) for _ in range(50)]
+        for each in agents:
+            each.start()
+        beside, _ = others.offer(50, 4, cap="other")
+        opened = [each.reason for each in fleet.node.explain("work").candidates]
+        for each in agents:
+            each.join()
+        took.sort()
         return {
             "p99 ms without": percentile(slow_took, 0.99),
             "p99 ms with breaker and fallback": percentile(took, 0.99),
             "p50 ms with": percentile(took, 0.5),
-            "outcomes": dict(codes),
-            "other p99 ratio": round(percentile(beside, 0.99) / percentile(alone, 0.99), 2),
+            "calls in the same time": len(took),
+            "state": opened,
+            "others' p99 ms": [percentile(alone, 0.99), percentile(beside, 0.99)],
+            "others' p99 ratio": round(percentile(beside, 0.99) / percentile(alone, 0.99), 2),
         }
 
 
@@ -248,7 +290,7 @@ def _mib(pid: int) -> float:
 
 
 def main() -> None:
-    scenes = {each.__name__: each for each in (slow, failures, overload, breaker, idle)}
+    scenes = {each.__name__: each for each in (mixed, failures, breaker, slow, overload, idle)}
     for name in sys.argv[1:] or scenes:
         print(json.dumps({name: scenes[name]()}), flush=True)
 

@@ -672,9 +672,11 @@ def outcome_of(error: ReachError) -> Outcome:
         return Outcome.SEMANTIC
     if isinstance(error, DeadlineExceeded):
         return Outcome.TIMEOUT
+    if isinstance(error, Overloaded):
+        return Outcome.REFUSED
     return Outcome.IGNORED if isinstance(error, _NOT_THE_INSTANCE) else Outcome.FAILED
 
 
 _ONE_WAY_OR_STREAM = REQUEST_ONEWAY | REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM
 
-_NOT_THE_INSTANCE = (Cancelled, BadRequest, Overloaded, AccessDenied, VersionMismatch, LoopDetected, PayloadError, NoProvider, UsageError)
+_NOT_THE_INSTANCE = (Cancelled, BadRequest, AccessDenied, VersionMismatch, LoopDetected, PayloadError, NoProvider, UsageError)

@@ -40,7 +40,7 @@ from reachmesh.node.origins import OPTIONS, Origins, Setting
 from reachmesh.node.peers import KINDS, Event, PeerInfo, event_of, own_peer, peer_of
 from reachmesh.node.processes import process_domain
 from reachmesh.node.reach import FOR_EVER, UNSET, Options, Reach
-from reachmesh.node.reconfigure import reconfigure
+from reachmesh.node.reconfigure import changed_by_name, reconfigure
 from reachmesh.node.rules import FLAG, FUNCTION, Rules, check, is_text, number, one_of, refusal, whole
 from reachmesh.node.rules import name as name_rule
 from reachmesh.node.served import CURRENT, ServedCall
@@ -279,9 +279,11 @@ class ReachNode:
         return self._require().ask_log(lambda log, now: log.made.stats(cap, now))
 
     def settings(self) -> list[Setting]:
-        """Every setting with its value and where that came from, by name; a secret is not shown."""
+        """Every setting with its value and where that came from, by name; a secret is not shown. `weights` and `max_concurrent` are the capabilities'."""
         own = {name: getattr(self._settings, name) for name in OPTIONS}
-        return self._origins.settings({**own, **{each.name: getattr(self.config, each.name) for each in fields(self.config)}})
+        return self._origins.settings(
+            {**own, **changed_by_name(self), **{each.name: getattr(self.config, each.name) for each in fields(self.config)}}
+        )
 
     def reconfigure(self, **changes: Any) -> None:
         """Change settings of the node while it runs; all or, when one is wrong, none.

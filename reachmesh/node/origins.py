@@ -52,6 +52,9 @@ _NUMBERS = ("heartbeat_period", "metrics_port", "weight")
 
 _SECRET = ("secret",)
 
+_DECLARED = ("weights", "max_concurrent")
+"""Mappings by capability, each declared with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -126,9 +129,14 @@ class Origins:
     def settings(self, values: Mapping[str, Any]) -> list[Setting]:
         """All settings with these values, by name."""
         return [
-            Setting(name, "***" if name in _SECRET and value is not None else value, self._origins.get(name, "default"))
+            Setting(name, "***" if name in _SECRET and value is not None else value, self._origins.get(name, _usual(name, value)))
             for name, value in sorted(values.items())
         ]
+
+
+def _usual(name: str, value: Any) -> str:
+    """Origin of a setting that no layer gave; what capabilities declare is given with them."""
+    return "argument" if name in _DECLARED and value else "default"
 
 
 def _read(path: str) -> dict[str, Any]:

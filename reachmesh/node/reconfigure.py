@@ -69,6 +69,16 @@ def reconfigure(node: ReachNode, changes: Mapping[str, Any]) -> None:
             node._driver.post(node._driver.engine.reconfigure, config.routing(), config.policies())
 
 
+def changed_by_name(node: ReachNode) -> dict[str, Any]:
+    """What may change beside options and config: the log level, and what capabilities have declared."""
+    served = node._served.items()
+    return {
+        "log_level": logging.getLevelName(logging.getLogger("reachmesh").level),
+        "max_concurrent": {name: each.rule.max_concurrent for name, each in served if each.rule.max_concurrent is not None},
+        "weights": {name: each.options["weight"] for name, each in served if "weight" in each.options},
+    }
+
+
 def _of_capabilities(node: ReachNode, given: Any) -> dict[str, Any]:
     if given is None:
         return {}

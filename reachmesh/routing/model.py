@@ -99,8 +99,10 @@ class Outcome(Enum):
     """The caller's time was over: a failure unless that time was shorter than the capability usually takes."""
     SEMANTIC = "semantic"
     """The handler called its answer a failure: counts like FAILED, though its latency is real."""
+    REFUSED = "refused"
+    """It had no room: no failure for the breaker, but one for the share, or who refuses fast looks idle and draws calls."""
     IGNORED = "ignored"
-    """Says nothing about the instance: cancelled, bad request, quota, draining."""
+    """Says nothing about the instance: cancelled, bad request, draining."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

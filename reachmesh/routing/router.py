@@ -213,6 +213,11 @@ class Router:
                 group.touch()
             elif entry.breaker.state is not BreakerState.CLOSED:
                 group.touch()
+        elif outcome is Outcome.REFUSED:
+            self._weigh_failure(group, entry, latency, now)
+            if entry.breaker.state is not BreakerState.CLOSED:
+                entry.breaker.ignored(now - latency)
+                group.touch()
         elif outcome is Outcome.IGNORED or (outcome is Outcome.TIMEOUT and latency < self._config.timeout_counts_after and not blamed):
             if entry.breaker.state is not BreakerState.CLOSED:
                 entry.breaker.ignored(now - latency)
@@ -315,9 +320,7 @@ class Router:
 
     def _failed(self, group: Group, entry: Entry, outcome: Outcome, latency: float, now: float, *, blamed: bool) -> None:
         if blamed:
-            entry.note_failure(now)
-            # A failure that came fast must not look attractive: it counts as an answer no better than the average.
-            entry.latency.observe(max(latency, group.latency, entry.latency.value), now)
+            self._weigh_failure(group, entry, latency, now)
         closed = entry.breaker.state is BreakerState.CLOSED
         if entry.breaker.failed(now - latency, now, blamed=blamed):
             ejecting = entry.breaker.ejecting or group.may_eject(entry)
@@ -328,6 +331,12 @@ class Router:
             group.touch()
         elif not closed:
             group.touch()
+
+    @staticmethod
+    def _weigh_failure(group: Group, entry: Entry, latency: float, now: float) -> None:
+        entry.note_failure(now)
+        # A failure that came fast must not look attractive: it counts as an answer no better than the average.
+        entry.latency.observe(max(latency, group.latency, entry.latency.value), now)
 
     def _long_enough(self, group: Group, waited: float) -> bool:
         """Whether a caller's timeout blames the instance: it waited longer than the capability usually takes.

@@ -33,7 +33,7 @@ def accepts(asked: str, *, version: str, compatible_from: str | None = None, nod
 
 
 def check_version(version: object) -> None:
-    """Raise ConfigError for a version option that cannot mean anything: shares that are negative, not finite, or all zero."""
+    """Raise ConfigError for a version option that cannot mean anything: shares that are none, negative or not finite."""
     if version is None or isinstance(version, str):
         return
     if not isinstance(version, Mapping):
@@ -43,8 +43,8 @@ def check_version(version: object) -> None:
             raise ConfigError(f"version= shares are numbers by version text, not {shown(name)}: {shown(share)}")
         if not math.isfinite(share) or share < 0:
             raise ConfigError(f"the share of version {shown(name)} is {shown(share)}; shares are finite and not negative")
-    if not version or sum(version.values()) <= 0:
-        raise ConfigError("version= shares are all zero", hint="give at least one version a share above 0")
+    if not version:
+        raise ConfigError("version= got no shares", hint='give versions with shares, such as {"2": 0.1}')
 
 
 def share_of(shares: Mapping[str, float], *, version: str, node_version: str) -> str | None:
@@ -63,6 +63,7 @@ def draw_share(shares: Mapping[str, float], point: float, *, elsewhere: bool) ->
     """Version whose turn `point` (0 <= point < 1) is; None = elsewhere, which takes what the shares leave of 1.
 
     Shares over 1 in sum, or with nobody elsewhere, are taken relative to their sum.
+    A share of 0 for all is a canary that is switched off: everything goes elsewhere, to anybody where nobody is.
     Example: {"2": 0.3} with somebody elsewhere gives "2" for points under 0.3.
     """
     total = sum(shares.values())

@@ -64,5 +64,11 @@ def test_all_or_nothing(world: World) -> None:
     try:
         node.reconfigure(retries=2, log_level="debug", strategy="round_robin")
         assert (node.config.retries, logger.level) == (2, logging.DEBUG)
+        shown = {each.name: (each.value, each.origin) for each in node.settings()}
+        assert (shown["log_level"], shown["retries"]) == (("DEBUG", "reconfigure"), (2, "reconfigure"))
+        assert shown["max_concurrent"] == ({}, "default")
+        node.reconfigure(max_concurrent={"who": 3})
+        shown = {each.name: (each.value, each.origin) for each in node.settings()}
+        assert shown["max_concurrent"] == ({"who": 3}, "reconfigure")
     finally:
         logger.setLevel(before)

@@ -22,7 +22,9 @@ from tests.unit.calls.fake_links import FakeLinks, frame
 
 ME, CALLER, TTL, KEYS = b"m" * 8, ("app", "app-host-1-x"), 20.0, 3
 VERBS = ["ask", "ask", "ask", "begin", "begin", "begin", "finish", "finish", "fail", "refuse", "cancel", "drop", "pass"]
-STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 11), st.sampled_from([0.0, 0.01, 0.3, 2.0, 9.0])), min_size=60, max_size=150)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(VERBS), st.integers(0, 11), st.sampled_from([0.0, 0.01, 0.3, 2.0, 9.0])), min_size=60, max_size=150
+)
 
 
 class Handlers:

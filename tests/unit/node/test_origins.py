@@ -83,6 +83,6 @@ def test_a_node_shows_every_setting_but_no_secret(path: str) -> None:
     """`settings()` has each option and field once, with its origin, and `***` for the secret."""
     node = ReachNode("a", config=path, secret="hush-hush-hush-hush")
     told = {each.name: each for each in node.settings()}
-    assert set(told) == {*OPTIONS, *NodeConfig.__dataclass_fields__}
+    assert set(told) == {*OPTIONS, *NodeConfig.__dataclass_fields__, "log_level", "max_concurrent", "weights"}
     assert (told["secret"].value, told["secret"].origin) == ("***", "argument")
     assert (told["weight"].value, told["weight"].origin) == (2.5, f"file {path}")

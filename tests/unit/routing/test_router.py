@@ -357,6 +357,23 @@ def test_a_callers_one_millisecond_timeout_is_not_the_instances_fault() -> None:
     assert [each.kind for each in made.take_events()] == ["breaker_opened"]
 
 
+def test_an_instance_that_refuses_fast_does_not_draw_calls() -> None:
+    """Refusals for want of room open no breaker, but weigh on the share: the instance gets far less than its fifth, and recovers."""
+    made = router(*(provider(n) for n in range(5)))
+    counts: Counter[str] = Counter()
+    for step in range(600):
+        now = 1.0 + step / 100
+        who = ask(made, now)
+        counts[who] += 1
+        refused = who == "i0"
+        run(made, int(who[1:]), Outcome.REFUSED if refused else Outcome.OK, now, latency=0.0001 if refused else 0.005)
+    assert counts["i0"] < 60
+    assert made.take_events() == []
+    for _ in range(60):
+        run(made, 0, Outcome.OK, 40.0, latency=0.005)
+    assert spread(made, 300, now=60.0)["i0"] > 40
+
+
 def test_timeouts_under_the_usual_time_count_only_in_a_row() -> None:
     """Callers who wait 0.5 s for what takes 2 s open the breaker when nobody else is answered, and never while somebody is."""
     made = router(provider(1), provider(2))
