@@ -243,6 +243,8 @@ class ServedCall:
         if isinstance(exc, _PASSED_ON):
             if self.call.started is not None and not isinstance(exc, WorkerCrashed):
                 exc.executed = "yes"
+            if exc.trace_id:  # of a call made here: what could be tried again was, one level is enough or a chain multiplies
+                exc.retryable = False
             return exc
         if isinstance(exc, ReachError) and self.call.started is None:
             return exc
