@@ -71,6 +71,26 @@ def test_a_claim_of_loss_from_before_the_pause_is_only_an_accusation() -> None:
     assert node.members[peer.boot].suspected
 
 
+def test_votes_that_saw_it_die_wait_for_an_empty_socket_too() -> None:
+    """Three who saw the port refuse make a loss at once, but not while this node reads what was said during its pause."""
+    node, peer, other = accused()
+    voters = [other, record(4), record(5)]
+    for each in voters[1:]:
+        node.handle_link_up(each.boot, now=10.0)
+        claim = Claim(each.boot, 2, State.HEALTHY, 1, each.encode(), "")
+        node.handle_frame(each.boot, Control.GOSSIP, encode_items([claim]), now=10.0)
+    node.tick(now=10.0)
+    node.next_timeout()
+    node.note_turn(now=120.0)
+    for each in voters:
+        node.handle_frame(each.boot, Control.GOSSIP, encode_items([Vote(peer.boot, 2, each.boot, True)]), now=120.0)
+    assert node.members[peer.boot].state is State.HEALTHY
+    for now in (120.0, 120.2):
+        node.note_drained(now=now)
+        node.tick(now=now)
+    assert node.members[peer.boot].state is State.LOST
+
+
 def test_a_suspicion_starts_afresh_after_a_pause() -> None:
     """A node whose links died in its sleep gives the accused the full time again: the refutation may have gone with the links."""
     node, peer, _ = accused()
