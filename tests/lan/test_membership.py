@@ -147,8 +147,8 @@ def deaf(net: Lan) -> dict[str, Any]:
     during = [agent.changes(since) for agent, since in zip(agents, before, strict=True)]
     net.undeafen(2, to=1)
     eventually(lambda: together(agents), 20, every=0.2)
-    called = agents[0].ask("node.reach('where', target='n2', timeout=10).call()")
-    return {"changes": during, "called": called == agents[1].instance_id, "answer": called}
+    eventually(lambda: agents[0].ask("node.reach('where', target='n2', timeout=5).call()") == agents[1].instance_id, 15)
+    return {"changes": during}
 
 
 def flapping(net: Lan) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def flapping(net: Lan) -> dict[str, Any]:
     eventually(lambda: together(agents), 20, every=0.2)
     during = [agent.changes(since) for agent, since in zip(agents, before, strict=True)]
     called = agents[0].ask("node.reach('where', target='n2', timeout=10).call()")
-    return {"changes": during, "called": called == agents[1].instance_id, "answer": called}
+    return {"changes": during, "called": called == agents[1].instance_id}
 
 
 def cut_cable(net: Lan) -> dict[str, Any]:
@@ -264,10 +264,9 @@ def test_partition_of_two_and_three_hosts_heals_to_equal_and_right_tables(played
 
 
 def test_deaf_in_one_direction_a_link_changes_nobodys_state(played: Callable[[str], dict[str, Any]]) -> None:
-    """Others vouch for both ends, also when the connection breaks of it; healed, calls pass again."""
+    """Others vouch for both ends, also when the connection breaks of it; once it is healed calls pass again."""
     shown = played("deaf")
     assert all(len(changes) <= 3 for changes in shown["changes"]), shown["changes"]
-    assert shown["called"]
 
 
 def test_flapping_every_seven_seconds_a_cable_changes_nobodys_state(played: Callable[[str], dict[str, Any]]) -> None:
