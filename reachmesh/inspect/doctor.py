@@ -55,8 +55,8 @@ def _interfaces(session: Session) -> dict[str, Any]:
 
 
 def _discovery(session: Session) -> list[dict[str, Any]]:
-    settings, discovery = session.node._settings, session.node._discovery
-    problems = discovery.problems() if discovery is not None else {}
+    settings, surroundings = session.node._settings, session.node._surroundings
+    problems = surroundings.discovery.problems() if surroundings is not None else {}
     used = {source.name for source in settings.sources()}
     checks = [
         _check(f"discovery by {name}", name not in problems, problems.get(name, "works")) for name in settings.discovery if name in used

@@ -151,7 +151,7 @@ def _fork(node: ReachNode, serve: Callable[[], None]) -> int:
     try:
         _die_with(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent passes it on
-        node._renew()
+        node._renew(node._listeners.functions)
         serve()
         code = 0
     except ConfigError:

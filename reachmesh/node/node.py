@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-import queue
 import random
 import signal
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +19,8 @@ from typing import Any, Self, TypeVar
 
 from reachmesh.calls.admission import Rule
 from reachmesh.calls.incoming import IncomingCall
-from reachmesh.discovery import Announcement, Candidate, Discovery
-from reachmesh.engine import Engine, Identity, Note
+from reachmesh.discovery import Announcement, Candidate
+from reachmesh.engine import Engine, Identity
 from reachmesh.engine.links import PROTOCOL
 from reachmesh.engine.providers import RESERVED
 from reachmesh.errors import BlockingCallInLoop, ConfigError, NodeStopped, NoProvider, ReachError, UsageError, shown
@@ -35,9 +34,11 @@ from reachmesh.node.config import NodeConfig
 from reachmesh.node.driver import Driver, foreign
 from reachmesh.node.future import CallFuture
 from reachmesh.node.last_good import LastGood
+from reachmesh.node.listeners import Listener, Listeners
+from reachmesh.node.listening import Listening, listen
 from reachmesh.node.middleware import Middleware, as_middleware
 from reachmesh.node.origins import OPTIONS, Origins, Setting
-from reachmesh.node.peers import KINDS, Event, PeerInfo, event_of, own_peer, peer_of
+from reachmesh.node.peers import KINDS, Event, PeerInfo, own_peer, peer_of
 from reachmesh.node.processes import process_domain
 from reachmesh.node.reach import FOR_EVER, UNSET, Options, Reach
 from reachmesh.node.reconfigure import changed_by_name, reconfigure
@@ -46,12 +47,14 @@ from reachmesh.node.rules import name as name_rule
 from reachmesh.node.served import CURRENT, ServedCall
 from reachmesh.node.serving import serve_here, serve_on_loop
 from reachmesh.node.settings import Settings, resolve
+from reachmesh.node.surroundings import Surroundings
 from reachmesh.node.tasks import TASK, TaskInfo, boot_of, deliver_reply, read_task
 from reachmesh.node.turns import Turns
 from reachmesh.node.unbroken import unbroken
+from reachmesh.node.wakers import call_soon
 from reachmesh.observe.calls import CallLog, Stats
 from reachmesh.routing import RouteRequest, Verdict
-from reachmesh.transport.interfaces import host_name, list_interfaces, present_interfaces, reachable_addresses
+from reachmesh.transport.interfaces import host_name
 from reachmesh.transport.keys import derive
 from reachmesh.transport.sockets import Transport
 
@@ -69,9 +72,6 @@ SHOWN_NAMES = 8
 
 EXPLAINED = ("version", "tags", "target", "session", "priority", "metadata")
 """Options of a call that decide who is a candidate."""
-
-EVENTS_WAITING = 10_000
-"""Events one slow iterator may be behind; beyond it the oldest are dropped."""
 
 
 class Explanation:
@@ -157,12 +157,11 @@ class ReachNode:
         frame = sys._getframe(1)
         self._served: dict[str, Served] = {each.name: Served(each, frame.f_locals) for each in read_caps(caps)}
         self._reserved = reserved_capabilities(self)
-        self._listeners: list[tuple[str, Callable[[Event], Any]]] = []
         self._middlewares: tuple[Middleware, ...] = ()
         self._last_good = LastGood()
         self._renew()
 
-    def _renew(self) -> None:
+    def _renew(self, listeners: Sequence[Listener] = ()) -> None:
         """Become an instance of its own that has not been started: in the constructor, and in each process of `serve(processes=)`."""
         name = self._settings.name
         host = host_name()
@@ -184,15 +183,12 @@ class ReachNode:
         self._left = False
         self._stopped = threading.Event()
         self._kill = threading.Event()
-        self._changed = threading.Condition()
-        self._loop_waiters: dict[int, Callable[[], None]] = {}
-        self._iterators: list[Callable[[Event], None]] = []
         self._callbacks = Callbacks(name)
+        self._listeners = Listeners(self._callbacks, listeners)
         self._engine: Engine | None = None
         self._driver_or_none: Driver | None = None
         self._executor: Executor | None = None
-        self._discovery: Discovery | None = None
-        self._keeper: threading.Thread | None = None
+        self._surroundings: Surroundings | None = None
 
     def __repr__(self) -> str:
         return f"<ReachNode {self.instance_id} {self._phase}>"
@@ -336,12 +332,12 @@ class ReachNode:
 
     def _publish(self) -> None:
         """Tell the mesh what this node offers now."""
-        self._record = self._make_record(self._record.endpoints)
+        self._record = self._make_record([each.removeprefix("tcp://") for each in self._record.endpoints])
         if self._phase == "running":
             self._guard_inline()
             self._driver.post(self._driver.engine.set_record, self._record)
 
-    def _make_record(self, endpoints: tuple[str, ...]) -> Record:
+    def _make_record(self, addresses: Sequence[str]) -> Record:
         settings, identity = self._settings, self._identity
         record = Record(
             boot=identity.boot,
@@ -351,7 +347,7 @@ class ReachNode:
             version=settings.version,
             host=identity.host,
             zone=settings.zone,
-            endpoints=endpoints,
+            endpoints=tuple(f"tcp://{address}" for address in addresses),
             capabilities={name: served.at(settings.version) for name, served in self._served.items()},
             tags=settings.tags,
             weight=settings.weight,
@@ -397,7 +393,7 @@ class ReachNode:
                 return
             transport = Transport(None if self._settings.secret is None else derive(self._settings.secret, self._settings.mesh))
             try:
-                self._start(transport, processes)
+                listening = self._start(transport, processes)
             except BaseException:
                 if self._driver_or_none is not None:
                     self._driver_or_none.stop(0.0)
@@ -410,23 +406,11 @@ class ReachNode:
                 raise
             self._phase = "running"
             atexit.register(self._at_exit)
-        self._discover()
+        self._look_around(listening)
 
-    def _start(self, transport: Transport, processes: Any) -> None:
-        settings = self._settings
-        interfaces = list_interfaces(settings.interfaces)
-        if settings.bind is not None:
-            hosts, wanted = [settings.bind[0]], settings.bind[1]
-        elif settings.interfaces is not None:
-            hosts, wanted = list(dict.fromkeys(each.address for each in interfaces)), 0
-        else:
-            hosts, wanted = ["*"], 0
-        port = transport.bind(hosts, wanted)
-        if hosts[0] in ("*", "0.0.0.0", "::"):
-            addresses = reachable_addresses(interfaces, port)
-        else:
-            addresses = tuple(f"{f'[{host}]' if ':' in host else host}:{port}" for host in hosts)
-        self._record = self._make_record(tuple(f"tcp://{address}" for address in addresses))
+    def _start(self, transport: Transport, processes: Any) -> Listening:
+        listening = listen(transport, self._settings)
+        self._record = self._make_record(listening.addresses)
         now = time.monotonic()
         engine = self._engine = Engine(
             self._identity,
@@ -440,7 +424,7 @@ class ReachNode:
             grace=self.config.grace,
             **self.config.policies(),
         )
-        engine.links.book.own = frozenset(addresses)
+        engine.links.book.own = frozenset(listening.addresses)
         executor = self._executor = Executor(name=self.name, pool_threads=self.config.pool_threads, processes=processes)
         turns = Turns(
             self.name,
@@ -449,84 +433,60 @@ class ReachNode:
             serve=self._make_job,
             submit=executor.submit,
             lag=executor.lag,
-            notice=self._notice,
+            notice=self._listeners.notice,
             log=CallLog(now, hidden=RESERVED),
         )
         self._driver_or_none = Driver(turns)
-        any_host = hosts[0] in ("*", "0.0.0.0", "::")
-        self._announcement = Announcement(
-            mesh=settings.mesh,
-            instance_id=self.instance_id,
-            boot=self._identity.boot,
-            name=self.name,
-            addresses=addresses,
-            local_address=f"127.0.0.1:{port}" if any_host else addresses[0],
-            protocol=PROTOCOL,
-            incarnation=1,
-            any_interface=any_host,
-        )
         self._driver.start()
         self._guard_inline()
+        return listening
 
     def _guard_inline(self) -> None:
         if any(each.domain == "inline" for each in self._served.values()):
             self._driver.guard_inline()
 
-    def _discover(self) -> None:
-        """Start looking for others, and the thread that goes on looking."""
-        discovery = Discovery(self._settings.sources())
-        with self._life:
-            if self._phase != "running":  # stopped by another thread meanwhile
-                return
-            self._discovery = discovery
-        discovery.start(None if self._observer else self._announcement, self._found)
-        if self._stopped.is_set():
-            discovery.stop()
-            return
-        keeper = threading.Thread(target=self._keep, name=f"reachmesh-{self.name}-keeper", daemon=True)
-        keeper.start()
-        self._keeper = keeper  # once it runs: a stop in another thread joins what it finds here
-
-    def _found(self, candidate: Candidate) -> None:
-        driver = self._driver_or_none
-        if driver is not None:
-            driver.post(driver.engine.handle_candidate, candidate.address, candidate.boot)
-
-    def _keep(self) -> None:
-        """Look for others again every period, and remember those that are here."""
-        period = self.config.membership().heartbeat_period
-        discovery = self._discovery
-        assert discovery is not None
-        while not self._stopped.wait(min(period, 5.0)):
-            self._follow_addresses()
-            discovery.refresh()
-            self._remember()
-
-    def _follow_addresses(self) -> None:
-        """Tell the mesh when this host has other addresses than before; without any but loopback, the old ones stay."""
-        told, discovery = self._announcement, self._discovery
-        if not told.any_interface or discovery is None:
-            return
-        present = [each for each in present_interfaces(self._settings.interfaces) if not each.is_loopback]
-        addresses = reachable_addresses(present, int(told.local_address.rpartition(":")[2]))
-        if not addresses or set(addresses) == set(told.addresses):
-            return
+    def _look_around(self, listening: Listening) -> None:
+        """Begin to look for others, unless another thread has stopped the node meanwhile."""
+        identity = self._identity
+        announcement = Announcement(
+            mesh=identity.mesh,
+            instance_id=identity.instance_id,
+            boot=identity.boot,
+            name=identity.name,
+            protocol=PROTOCOL,
+            incarnation=1,
+            **listening._asdict(),
+        )
+        surroundings = Surroundings(
+            self._settings,
+            announcement,
+            is_silent=self._observer,
+            period=self.config.membership().heartbeat_period,
+            found=self._found,
+            moved=self._moved,
+            seen=self._seen,
+        )
         with self._life:
             if self._phase != "running":
                 return
-            self._announcement = replace(told, addresses=addresses)
-            self._record = self._make_record(tuple(f"tcp://{address}" for address in addresses))
-            self._driver.post(self._driver.engine.set_record, self._record)
-        discovery.announce(self._announcement)
+            self._surroundings = surroundings
+        surroundings.start()
 
-    def _remember(self) -> None:
-        """Write down who is here, for the next start."""
-        if self._observer:
-            return
-        if self._discovery is not None and self._settings.state_dir is not None and self._phase in ("running", "draining"):
-            peers = [(p.instance_id, each.removeprefix("tcp://")) for p in self._peers() for each in p.endpoints[:1]]
-            if peers:
-                self._discovery.remember(peers)
+    def _found(self, candidate: Candidate) -> None:
+        self._driver.post(self._driver.engine.handle_candidate, candidate.address, candidate.boot)
+
+    def _moved(self, addresses: tuple[str, ...]) -> bool:
+        with self._life:
+            if self._phase != "running":
+                return False
+            self._record = self._make_record(addresses)
+            self._driver.post(self._driver.engine.set_record, self._record)
+            return True
+
+    def _seen(self) -> list[tuple[str, str]]:
+        if self._phase not in ("running", "draining"):
+            return []
+        return [(peer.instance_id, each.removeprefix("tcp://")) for peer in self._peers() for each in peer.endpoints[:1]]
 
     def stop(self, drain: float | None = None) -> None:
         """Leave the mesh: refuse new calls, let accepted ones finish, say goodbye, end every thread. Safe to call twice.
@@ -558,7 +518,7 @@ class ReachNode:
             return
         seconds, loop = self._drain_seconds(drain), asyncio.get_running_loop()
         over = asyncio.Event()
-        self._stop_aside(seconds, lambda: _call_soon(loop, over.set))
+        self._stop_aside(seconds, lambda: call_soon(loop, over.set))
         if not self._in_handler():
             await over.wait()
 
@@ -601,13 +561,14 @@ class ReachNode:
         driver, executor, engine = self._driver, self._executor, self._driver.engine
         assert executor is not None
         try:
-            self._remember()
+            if self._surroundings is not None:
+                self._surroundings.remember()
             driver.post(engine.drain)
             deadline = time.monotonic() + seconds
             while driver.ask(lambda now: engine.callee.open) and not self._kill.is_set() and time.monotonic() < deadline:
                 self._kill.wait(0.02)
-            if self._discovery is not None:
-                self._discovery.stop()
+            if self._surroundings is not None:
+                self._surroundings.stop()
             error = NodeStopped("the node was stopped", executed="maybe")
             driver.post(engine.leave, error)
             driver.ask(lambda now: None)
@@ -616,12 +577,10 @@ class ReachNode:
             driver.stop(LINGER)
             self._phase = "stopped"
             self._stopped.set()
-            with self._changed:
-                self._changed.notify_all()
+            self._listeners.close()
             self._callbacks.close()
-            keeper = self._keeper
-            if keeper is not None and keeper is not threading.current_thread():
-                keeper.join(2.0)
+            if self._surroundings is not None:
+                self._surroundings.join()
 
     def _at_exit(self) -> None:
         """The interpreter ends and nobody stopped the node: a short goodbye."""
@@ -793,43 +752,21 @@ class ReachNode:
         """
         self._check_may_block("wait_for()", "wait_for_async()")
         timeout = _wait_limit(cap, count, timeout)
-        limit = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while True:
-                self._require()
-                have = len(self.providers(cap))
-                if have >= count:
-                    return
-                left = None if limit is None else limit - time.monotonic()
-                if left is not None and left <= 0:
-                    raise self._too_few(cap, have, count, timeout)
-                self._changed.wait(left)
+        if not self._listeners.wait(lambda: self._has(cap, count), timeout):
+            raise self._too_few(cap, count, timeout)
 
     async def wait_for_async(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
         """The twin of `wait_for` for event loops."""
         timeout = _wait_limit(cap, count, timeout)
-        loop = asyncio.get_running_loop()
-        limit = None if timeout is None else loop.time() + timeout
-        event = asyncio.Event()
-        self._loop_waiters[id(event)] = lambda: _call_soon(loop, event.set)
-        try:
-            while True:
-                event.clear()
-                self._require()
-                have = len(self.providers(cap))
-                if have >= count:
-                    return
-                left = None if limit is None else limit - loop.time()
-                if left is not None and left <= 0:
-                    raise self._too_few(cap, have, count, timeout)
-                try:
-                    await asyncio.wait_for(event.wait(), left)
-                except TimeoutError:
-                    continue
-        finally:
-            del self._loop_waiters[id(event)]
+        if not await self._listeners.wait_async(lambda: self._has(cap, count), timeout):
+            raise self._too_few(cap, count, timeout)
 
-    def _too_few(self, cap: str, have: int, count: int, timeout: float | None) -> ReachError:
+    def _has(self, cap: str, count: int) -> bool:
+        self._require()
+        return len(self.providers(cap)) >= count
+
+    def _too_few(self, cap: str, count: int, timeout: float | None) -> ReachError:
+        have = len(self.providers(cap))
         seen = sorted({name for peer in self.peers() for name in peer.capabilities})
         more = f" and {len(seen) - SHOWN_NAMES} more" if len(seen) > SHOWN_NAMES else ""
         offers = f"they offer: {', '.join(map(shown, seen[:SHOWN_NAMES]))}{more}" if seen else "nobody offers anything yet"
@@ -847,54 +784,12 @@ class ReachNode:
             UsageError: there is no such kind, or `fn` is no function.
         """
         check(NODE_RULES, {"kind": kind, "fn": fn}, error=UsageError)
-        self._listeners.append((kind, fn))
+        self._listeners.functions.append((kind, fn))
         return fn
 
-    async def events(self) -> AsyncIterator[Event]:
-        """All events from now on, for `async for`. A reader that falls 10,000 behind misses the oldest."""
-        loop = asyncio.get_running_loop()
-        waiting: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        some = asyncio.Event()
-
-        def put(event: Event) -> None:
-            if waiting.qsize() >= EVENTS_WAITING:
-                waiting.get_nowait()
-            waiting.put(event)
-            _call_soon(loop, some.set)
-
-        self._iterators.append(put)
-        try:
-            while True:
-                some.clear()
-                while not waiting.empty():
-                    yield waiting.get_nowait()
-                if self._phase == "stopped":
-                    return
-                await some.wait()
-        finally:
-            self._iterators.remove(put)
-
-    def _notice(self, notes: list[Note]) -> None:
-        """Notes of the engine, with the seat held: wake who waits, hand the rest to the callback thread.
-
-        Who listens is looked up here, so that nobody hears of what `peers()` showed before they began to listen.
-        """
-        self._callbacks.put(self._tell, notes, tuple(self._iterators), tuple(self._listeners))
-
-    def _tell(
-        self, notes: list[Note], iterators: Sequence[Callable[[Event], None]], listeners: Sequence[tuple[str, Callable[[Event], Any]]]
-    ) -> None:
-        with self._changed:
-            self._changed.notify_all()
-        for wake in list(self._loop_waiters.values()):
-            wake()
-        for note in notes:
-            event = event_of(note)
-            for put in iterators:
-                put(event)
-            for kind, fn in listeners:
-                if kind in ("*", event.kind):
-                    self._callbacks.put(fn, event)
+    def events(self) -> AsyncIterator[Event]:
+        """All events from now on, for `async for`; it ends when the node stops. A reader that falls 10,000 behind misses the oldest."""
+        return self._listeners.events()
 
     # ---------------------------------------------------------------- inside
 
@@ -915,10 +810,8 @@ class ReachNode:
 
     def _why_not(self) -> ReachError | None:
         """Why the node cannot be used now, or None."""
-        try:
-            self._check_process()
-        except UsageError as error:
-            return error
+        if os.getpid() != self._pid:
+            return foreign()
         phase = self._phase
         if (phase == "running" or phase == "draining") and not (self._left and CURRENT.get() is None):
             return None
@@ -976,10 +869,3 @@ def _wait_limit(cap: Any, count: Any, timeout: Any) -> float | None:
     """The checked limit of a wait in seconds; None for none."""
     check(NODE_RULES, {"cap": cap, "count": count, "timeout": timeout}, error=UsageError)
     return None if timeout is None or timeout > FOR_EVER else float(timeout)
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:
-    try:
-        loop.call_soon_threadsafe(fn)
-    except RuntimeError:  # the loop is closed: nobody waits there any more
-        return

@@ -25,6 +25,7 @@ from reachmesh.node.middleware import Exchange, Passage
 from reachmesh.node.rules import FLAG, NAMED, TEXT, WANTED_TAGS, Rule, Rules, number, refusal, whole
 from reachmesh.node.served import CURRENT
 from reachmesh.node.stream import Channel, Stream, StreamHandle
+from reachmesh.node.wakers import call_soon
 from reachmesh.routing import RouteRequest, check_strategy, check_version, choose
 from reachmesh.routing.strategies import refused
 from reachmesh.wire.frames import encode_request_meta
@@ -610,7 +611,7 @@ class Answers:
         loop = asyncio.get_running_loop()
         while True:
             event = asyncio.Event()
-            self._on_arrival = partial(_call_soon, loop, event.set)
+            self._on_arrival = partial(call_soon, loop, event.set)
             try:
                 arrived = self._arrived.get_nowait()
             except queue.Empty:
@@ -626,10 +627,3 @@ class Answers:
         if not isinstance(error, ReachError):
             raise error
         return Answer(instance_id, None, error)
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:
-    try:
-        loop.call_soon_threadsafe(fn)
-    except RuntimeError:  # the loop is closed: nobody waits there any more
-        return

@@ -5,6 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> None:
+    """Have a loop call `fn`, from any thread; a closed one does not, for nobody waits there any more."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(fn)
 
 
 class Waker:
@@ -22,8 +29,7 @@ class Waker:
         if threading.get_ident() == self._thread:
             self._set()
         else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
-                self._loop.call_soon_threadsafe(self._set)
+            call_soon(self._loop, self._set)
 
     def _set(self) -> None:
         if not self.future.done():

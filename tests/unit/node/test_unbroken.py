@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from reachmesh import ReachNode, UsageError
+from reachmesh.node.listening import Listening
 from reachmesh.node.unbroken import unbroken
 from tests.support import eventually
 
@@ -53,13 +54,13 @@ def test_the_works_own_error_comes_out() -> None:
 
 def test_an_interrupted_start_leaves_no_node(node: ReachNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while discovery starts: the interrupt comes out of start() and the node is stopped, with all its threads."""
-    discover = node._discover
+    discover = node._look_around
 
-    def interrupted() -> None:
+    def interrupted(listening: Listening) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        discover()
+        discover(listening)
 
-    monkeypatch.setattr(node, "_discover", interrupted)
+    monkeypatch.setattr(node, "_look_around", interrupted)
     with pytest.raises(KeyboardInterrupt):
         with node:
             pass

@@ -1,0 +1,102 @@
+"""Who listens to a node: waits, event iterators and functions do not hold each other up, and all of them end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+
+import pytest
+
+from reachmesh import NodeStopped, ReachNode
+
+
+@pytest.fixture
+def mesh() -> str:
+    return f"listeners-{os.getpid()}-{time.monotonic_ns()}"
+
+
+def node(name: str, mesh: str, **options: object) -> ReachNode:
+    return ReachNode(name, mesh=mesh, interfaces=["127.0.0.1"], **options)  # type: ignore[arg-type]
+
+
+def test_a_slow_listener_holds_up_nobody_who_waits(mesh: str) -> None:
+    """While a function that was given to `on` blocks, `wait_for` and event iterators hear of a new peer at once."""
+    stuck = threading.Event()
+    with node("a", mesh) as a:
+        a.on("*", lambda event: stuck.wait(20))
+        with node("first", mesh):
+            a.wait_for("none", count=0)
+
+            async def joined() -> str:
+                async with asyncio.timeout(10):
+                    async for event in a.events():
+                        if event.kind == "peer_joined" and event.peer is not None and event.peer.name == "b":
+                            return event.peer.name
+                return ""
+
+            async def watch() -> str:
+                waiting = asyncio.create_task(joined())
+                began = time.monotonic()
+                await asyncio.sleep(0)
+                b = node("b", mesh, caps={"echo": lambda x: x})
+                await asyncio.to_thread(b.start)
+                try:
+                    await a.wait_for_async("echo", timeout=10)
+                    await asyncio.to_thread(a.wait_for, "echo", 1, 10)
+                    assert time.monotonic() - began < 5
+                    return await waiting
+                finally:
+                    await asyncio.to_thread(b.stop)
+
+            assert asyncio.run(watch()) == "b"
+        stuck.set()
+
+
+def test_an_iterator_hears_all_from_its_making_on_and_ends_with_the_node(mesh: str) -> None:
+    """What happens between `events()` and the first `async for` is not lost; after the stop the loop is over."""
+    kinds: list[str] = []
+
+    async def listen(a: ReachNode) -> None:
+        events = a.events()
+        b = node("b", mesh, caps={"echo": lambda x: x})
+        await asyncio.to_thread(b.start)
+        await a.wait_for_async("echo", timeout=10)
+        await asyncio.to_thread(b.stop)
+        stop = asyncio.create_task(a.stop_async())
+        async with asyncio.timeout(10):
+            async for event in events:
+                kinds.append(event.kind)
+        await stop
+        async for _ in a.events():
+            raise AssertionError("a stopped node has no events")
+
+    with node("a", mesh) as a:
+        asyncio.run(listen(a))
+    assert kinds[0] == "peer_joined"
+
+
+def test_a_wait_ends_with_the_node(mesh: str) -> None:
+    """Who waits for ever for a capability is told when the node stops, on a thread and on a loop."""
+    ends: list[str] = []
+    a = node("a", mesh).start()
+
+    def wait() -> None:
+        with pytest.raises(NodeStopped):
+            a.wait_for("never")
+        ends.append("thread")
+
+    async def wait_on_loop() -> None:
+        with pytest.raises(NodeStopped):
+            await a.wait_for_async("never")
+        ends.append("loop")
+
+    threads = [threading.Thread(target=wait), threading.Thread(target=lambda: asyncio.run(wait_on_loop()))]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    a.stop()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(ends) == ["loop", "thread"]
