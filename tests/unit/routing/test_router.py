@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reachmesh.errors import BreakerOpen, ConfigError, NoProvider, VersionMismatch
 from reachmesh.resilience.breaker import BreakerConfig
-from reachmesh.routing import NoPick, Outcome, Provider, Router, RouteRequest, RoutingConfig
+from reachmesh.routing import NoPick, Outcome, Provider, Router, RouteRequest, RoutingConfig, check_version
 from reachmesh.routing.explain import explain_nobody
 
 
@@ -183,6 +183,15 @@ def test_canary_shares_and_what_they_leave() -> None:
     assert 40 < spread(made, 1000, version={"1": 0.9, "2": 0.1})["i2"] < 160
     assert 400 < spread(made, 1000, version={"1": 5, "2": 5})["i2"] < 600
     assert spread(made, 50, version={"2": 0}) == {"i1": 50}
+
+
+def test_a_canary_is_switched_off_by_a_share_of_zero() -> None:
+    """With 0 for version 2 everything goes elsewhere, and to version 2 only when nobody else is there."""
+    made = router(provider(1, version="1"), provider(2, version="2"))
+    assert set(spread(made, 50, version={"2": 0})) == {"i1"}
+    assert set(spread(router(provider(2, version="2")), 20, version={"2": 0.0})) == {"i2"}
+    with pytest.raises(ConfigError):
+        check_version({})
 
 
 def test_a_canary_without_usable_instance_is_no_outage() -> None:
