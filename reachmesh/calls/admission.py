@@ -13,7 +13,7 @@ plus those in line for a permit; nobody waits longer than `PermitConfig.wait`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,14 +101,7 @@ class Admission:
         if rule is None or rule.max_concurrent is None:
             self._deliver(call)
             return None
-        limit = rule.max_concurrent
-        if limit == "auto":
-            adaptive = self._adaptive.get(call.capability)
-            if adaptive is None:
-                adaptive = self._adaptive[call.capability] = AdaptiveLimit()
-            limit = adaptive.limit
-        elif self._adaptive:
-            self._adaptive.pop(call.capability, None)
+        limit = self._limit(call.capability, rule.max_concurrent)
         permits = self._permits.get(call.capability)
         if permits is None:
             permits = self._permits[call.capability] = Permits(limit, self._config)
@@ -125,6 +118,25 @@ class Admission:
             call.permits = None
             return self._over_quota(call, permits)
         return None
+
+    def _limit(self, capability: str, declared: int | Literal["auto"]) -> int:
+        if declared != "auto":
+            if self._adaptive:
+                self._adaptive.pop(capability, None)
+            return declared
+        adaptive = self._adaptive.get(capability)
+        if adaptive is None:
+            adaptive = self._adaptive[capability] = AdaptiveLimit()
+        return adaptive.limit
+
+    def resize(self, rule_of: Callable[[str], Rule | None], now: float) -> None:
+        """Rules may have changed: who waits under a limit that was raised, or is none any more, goes in."""
+        for name, permits in self._lines.items():
+            rule = rule_of(name)
+            declared = None if rule is None else rule.max_concurrent
+            limit = permits.holding + permits.waiting if declared is None else self._limit(name, declared)
+            permits.resize(limit, now)
+            self._pass_on(permits)
 
     def _deliver(self, call: IncomingCall) -> None:
         call.delivered = True

@@ -123,6 +123,11 @@ class Callee:
         """Every open call and every execution that outlives its call."""
         return [*self._calls.all(), *self.runs.all()]
 
+    def reconfigure(self, permits: PermitConfig, pressure: PressureConfig, now: float) -> None:
+        """Use other figures, and the limits that the rules have now."""
+        self.admission.reconfigure(permits, pressure)
+        self.admission.resize(self._rule_of, now)
+
     # ---------------------------------------------------------------- what came in
 
     def handle_request(self, key: int, boot: bytes, caller: tuple[str, str], frame: Frame, now: float) -> None:

@@ -284,7 +284,7 @@ class Engine:
         changes = {name: getattr(routing, name) for name in ("strategy", "warmup", "spill_outstanding", "predicate")}
         self.router.reconfigure(**changes)
         self.caller.reconfigure(policies["policy"], policies["throttle"], policies["timeouts"], policies["hedging"])
-        self.callee.admission.reconfigure(policies["permits"], policies["pressure"])
+        self.callee.reconfigure(policies["permits"], policies["pressure"], now)
 
     def _own_providers(self, record: Record, now: float) -> None:
         if self.identity.observer:

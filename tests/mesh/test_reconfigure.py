@@ -36,13 +36,16 @@ def test_limits_changed_at_run_time_hold_at_once(world: World) -> None:
     held = [node.reach("hold", timeout=30).submit() for _ in range(3)]
     eventually(lambda: node._driver.ask(lambda now: node._driver.engine.callee.admission.queued) == 2)
     node.reconfigure(max_concurrent={"hold": 3})
-    node.reach("hold", timeout=30).submit()
+    eventually(lambda: node._driver.ask(lambda now: node._driver.engine.callee.admission.queued) == 0)
+    held.append(node.reach("hold", timeout=30).submit())
     eventually(lambda: node._driver.ask(lambda now: node._driver.engine.callee.admission.queued) == 1)
     node.reconfigure(permit_wait=0)
     with pytest.raises(QuotaExceeded):
         node.reach("hold", timeout=30, retries=0).call()
+    node.reconfigure(max_concurrent={"hold": None})
+    eventually(lambda: node._driver.ask(lambda now: node._driver.engine.callee.admission.queued) == 0)
     gate.set()
-    assert [future.result(10) for future in held] == [True] * 3
+    assert [future.result(10) for future in held] == [True] * 4
 
 
 def test_all_or_nothing(world: World) -> None:
