@@ -20,7 +20,7 @@ from itertools import accumulate
 from typing import Any
 
 from reachmesh.calls.flags import STREAM_ITEMS, STREAM_MORE
-from reachmesh.calls.window import Pace, Window
+from reachmesh.calls.window import SHORT_HORIZON, Pace, Window
 from reachmesh.wire.limits import LIMITS
 from reachmesh.wire.transfer import Assembler, Cutter, Segment
 
@@ -298,7 +298,7 @@ class Inflow:
         window: int = WINDOW_BYTES,
     ) -> None:
         self._items = Window(items, MOST_ITEMS, PATIENCE, now)
-        self._bytes = Window(window, MOST_BYTES, 2 if is_body else PATIENCE, now)
+        self._bytes = Window(window, MOST_BYTES, 2, now) if is_body else Window(window, MOST_BYTES, PATIENCE, now, SHORT_HORIZON)
         self._limit, self._pace, self._is_body = limit, pace, is_body
         self._assembler: Assembler | None = None
         self._held = self._partial = 0

@@ -13,6 +13,7 @@ import asyncio
 import inspect
 import logging
 import threading
+import time
 import types
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,9 @@ from reachmesh.execution.job import Job
 from reachmesh.execution.running import failed, finished, not_a_stream, stream_closed
 
 log = logging.getLogger("reachmesh.execution")
+
+SLICE = 0.001
+"""Seconds after which a generator that never waits lets the loop's other tasks run: its reader may be so quick that credit never ends."""
 
 _Entry = tuple[Job, Coroutine[Any, Any, Any] | None]
 
@@ -218,11 +222,15 @@ async def _pump(job: Job, items: Any) -> None:
     """Move items until the generator ends; close it in any case. `Cancelled` when nobody wants more."""
     if not hasattr(items, "__anext__"):
         raise not_a_stream(job, items)
-    emit = job.emit
+    emit, clock = job.emit, time.monotonic
+    until = clock() + SLICE
     try:
         async for item in items:
             if not (emit(item) or await job.room()) or job.cancelled:
                 raise stream_closed()
+            if clock() > until:
+                await asyncio.sleep(0)
+                until = clock() + SLICE
     finally:
         close = getattr(items, "aclose", None)
         if close is not None:

@@ -192,3 +192,23 @@ def test_stop_cancels_what_still_runs_on_the_loop() -> None:
     assert executor.stop(0.05) is False
     assert isinstance(job.error, asyncio.CancelledError)
     eventually(lambda: not thread.is_alive())
+
+
+def test_a_generator_that_never_waits_leaves_the_loop_to_others(executor: Executor) -> None:
+    """Items without end and without an await, read as fast as they come: a call on the same loop is answered meanwhile."""
+
+    async def pour() -> AsyncIterator[int]:
+        while True:
+            yield 1
+
+    async def ping() -> str:
+        return "pong"
+
+    bulk, call = FakeJob(pour, domain="loop"), FakeJob(ping, domain="loop")
+    executor.submit(bulk)
+    eventually(lambda: bool(bulk.items))
+    executor.submit(call)
+    assert call.value == "pong"
+    assert not bulk.over
+    bulk.cancel()
+    bulk.wait()
