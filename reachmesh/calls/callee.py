@@ -10,11 +10,10 @@ before its claim never runs; everything sent for a call goes to the link and id 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from reachmesh.calls.admission import Admission, Rule
-from reachmesh.calls.caller import CREDIT
 from reachmesh.calls.flags import (
     MSGPACK,
     REQUEST_MORE,
@@ -22,20 +21,18 @@ from reachmesh.calls.flags import (
     REQUEST_RETRY,
     REQUEST_SENDS_STREAM,
     REQUEST_WANTS_STREAM,
-    RESPONSE,
     RESPONSE_ERROR,
-    RESPONSE_MORE,
-    STREAM,
     STREAM_CANCEL,
     STREAM_CREDIT,
     STREAM_END,
     STREAM_TO_CALLER,
 )
-from reachmesh.calls.flows import PART_BYTES, Batch, Buffer, Gathered, Inflow, Outflow, placed
+from reachmesh.calls.flows import Batch, Buffer, Gathered, Inflow, Outflow
 from reachmesh.calls.incoming import TAKEN, Incoming, IncomingCall
 from reachmesh.calls.meter import Meter
 from reachmesh.calls.ports import Delivery, Ended, Kind, Links
 from reachmesh.calls.runs import NOWHERE, Outcome, Runs
+from reachmesh.calls.sending import CREDIT, refusal_frame, response_frame, stream_frame
 from reachmesh.calls.timers import Timers
 from reachmesh.errors import (
     AccessDenied,
@@ -57,7 +54,7 @@ from reachmesh.resilience.dedup import DedupConfig, DedupTable
 from reachmesh.resilience.permits import PermitConfig
 from reachmesh.resilience.pressure import PressureConfig
 from reachmesh.routing import accepts
-from reachmesh.wire.frames import NO_DEADLINE, Frame, RequestMeta, decode_request_meta, encode_error, encode_frame
+from reachmesh.wire.frames import NO_DEADLINE, Frame, RequestMeta, decode_request_meta, encode_error
 from reachmesh.wire.limits import Limits
 
 _METAS = 1024
@@ -390,28 +387,7 @@ class Callee:
         if call.flags & REQUEST_ONEWAY:
             self._close(call, "", now)
             return
-        body: Buffer = segments[0] if segments else b""
-        parts: Sequence[Buffer] = ()
-        large = False
-        if len(segments) > 1 or len(body) >= PART_BYTES:
-            large, body, parts = placed(segments)
-            if large:
-                flags |= RESPONSE_MORE
-        elapsed = NO_DEADLINE if call.started is None else max(0, min(int((now - call.started) * 1000), NO_DEADLINE - 1))
-        frame = encode_frame(
-            RESPONSE,
-            flags,
-            payload_format,
-            self.level,
-            call.depth,
-            call.call_id,
-            call.trace_id,
-            call.span_id,
-            elapsed,
-            b"",
-            body,
-            len(parts),
-        )
+        frame, parts, large = response_frame(call, flags, payload_format, segments, self.level, now)
         self._links.send(call.key, frame, parts)
         if large:
             call.final = None
@@ -425,42 +401,11 @@ class Callee:
     def _refuse(self, key: int, frame: Frame, error: ReachError) -> None:
         if frame.flags & REQUEST_ONEWAY:
             return
-        self._links.send(
-            key,
-            encode_frame(
-                RESPONSE,
-                RESPONSE_ERROR,
-                MSGPACK,
-                self.level,
-                frame.depth,
-                frame.call_id,
-                frame.trace_id,
-                frame.span_id,
-                NO_DEADLINE,
-                b"",
-                encode_error(error),
-                0,
-            ),
-        )
+        self._links.send(key, refusal_frame(frame, error, self.level))
 
     def _grant(self, call: IncomingCall) -> None:
         if call.inflow is not None and (grant := call.inflow.take_grant()):
-            flags = STREAM_CREDIT | STREAM_TO_CALLER
-            frame = encode_frame(
-                STREAM,
-                flags,
-                MSGPACK,
-                call.priority,
-                call.depth,
-                call.call_id,
-                call.trace_id,
-                call.span_id,
-                NO_DEADLINE,
-                b"",
-                CREDIT.pack(*grant),
-                0,
-            )
-            self._links.send(call.key, frame)
+            self._links.send(call.key, stream_frame(call, STREAM_CREDIT | STREAM_TO_CALLER, CREDIT.pack(*grant)))
 
     def _stop(self, call: IncomingCall, reason: str, now: float) -> None:
         """Close without an answer: nobody waits for one."""

@@ -12,58 +12,45 @@ from __future__ import annotations
 
 import copy
 import random
-import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from reachmesh.calls.flags import (
-    MSGPACK,
-    REQUEST,
-    REQUEST_MORE,
     REQUEST_ONEWAY,
     REQUEST_RETRY,
     REQUEST_SENDS_STREAM,
     REQUEST_WANTS_STREAM,
     RESPONSE_ERROR,
     RESPONSE_MORE,
-    STREAM,
     STREAM_CANCEL,
     STREAM_CREDIT,
     STREAM_END,
 )
-from reachmesh.calls.flows import PART_BYTES, Buffer, Gathered, Inflow, Outflow, placed
+from reachmesh.calls.flows import Buffer, Gathered, Inflow, Outflow
 from reachmesh.calls.latencies import Latencies
+from reachmesh.calls.outcomes import may_have_run, outcome_of
 from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.calls.ports import Delivery, Ended, Kind, Links
+from reachmesh.calls.sending import CREDIT, request_frame, stream_frame
 from reachmesh.calls.timers import Timers
 from reachmesh.errors import (
-    AccessDenied,
-    BadRequest,
     Cancelled,
     DeadlineExceeded,
     LoopDetected,
     NoProvider,
-    Overloaded,
-    PayloadError,
     PeerLost,
     ProtocolError,
     ReachError,
-    SemanticError,
-    UsageError,
-    VersionMismatch,
 )
 from reachmesh.resilience.deadline import TimeoutConfig, try_timeout
 from reachmesh.resilience.hedge import HedgeConfig, hedge_delay
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
 from reachmesh.routing import NoPick, Outcome, Provider, Router, RouteRequest
 from reachmesh.routing.group import is_shadow
-from reachmesh.wire.frames import NO_DEADLINE, Frame, decode_error, encode_frame, encode_request_meta
+from reachmesh.wire.frames import Frame, decode_error
 from reachmesh.wire.limits import Limits
 from reachmesh.wire.transfer import as_bytes
-
-CREDIT = struct.Struct(">II")
-"""Body of a CREDIT frame: items, bytes."""
 
 REROUTES = 3
 """Instances tried beyond the first while nothing has been sent at all."""
@@ -391,44 +378,16 @@ class Caller:
         if calls is None:
             calls = self._by_link[key] = {}
         calls[call_id] = call
-        meta = call.metas.get(call.boot)
-        if meta is None:
-            if len(call.metas) > 256:
-                call.metas.clear()
-            meta = call.metas[call.boot] = encode_request_meta(call.boot, call.request.capability, call.extras)
-        remaining = NO_DEADLINE if call.deadline is None else max(0, min(int((call.deadline - now) * 1000), NO_DEADLINE - 1))
-        flags = call.flags | REQUEST_RETRY if call.attempts else call.flags
-        if flags & REQUEST_WANTS_STREAM:
+        if call.flags & REQUEST_WANTS_STREAM:
             call.inflow = Inflow(self._limits.message, self._links.pace(key), now)
-        segments = call.body
-        parts: Sequence[Buffer] = ()
-        body: Buffer = segments[0]
-        large = False
-        if len(segments) > 1 or len(body) >= PART_BYTES:
-            large, body, parts = placed(segments)
-            if large:
-                flags |= REQUEST_MORE
-        frame = encode_frame(
-            REQUEST,
-            flags,
-            call.payload_format,
-            call.priority,
-            call.depth,
-            call_id,
-            call.trace_id,
-            call.span_id,
-            remaining,
-            meta,
-            body,
-            len(parts),
-        )
+        frame, parts, large = request_frame(call, call_id, now)
         self._links.send(key, frame, parts)
-        if call.provider is not None and call.provider.idempotent and not flags & _ONE_WAY_OR_STREAM:
+        if call.provider is not None and call.provider.idempotent and not call.flags & _ONE_WAY_OR_STREAM:
             self._watch(call, now)
         if large:
             if call.outflow is None:
                 call.outflow = Outflow(self._limits.chunk)
-            call.outflow.put_body(segments)
+            call.outflow.put_body(call.body)
         if call.outflow is not None:
             self._links.flow(call)
         if call.flags & REQUEST_ONEWAY:
@@ -440,7 +399,7 @@ class Caller:
     def handle_flow_ended(self, call: OutgoingCall, now: float) -> None:
         """Everything this side had to send has left."""
         if call.flags & REQUEST_SENDS_STREAM:
-            self._send_stream(call, STREAM_END)
+            self._links.send(call.key, stream_frame(call, STREAM_END))
         if call.flags & REQUEST_ONEWAY and not call.closed:
             self._accepted(call, now)
 
@@ -448,19 +407,13 @@ class Caller:
         self._end_attempt(call, Outcome.IGNORED, None, now)
         self._settle(call, (Kind.ACCEPTED, call.handle, None), "sent", now)
 
-    def _send_stream(self, call: OutgoingCall, flags: int, body: bytes = b"") -> None:
-        frame = encode_frame(
-            STREAM, flags, MSGPACK, call.priority, call.depth, call.call_id, call.trace_id, call.span_id, NO_DEADLINE, b"", body, 0
-        )
-        self._links.send(call.key, frame)
-
     def _send_cancel(self, call: OutgoingCall) -> None:
         if call.sent_at is not None and not call.closed and not call.flags & REQUEST_ONEWAY:
-            self._send_stream(call, STREAM_CANCEL)
+            self._links.send(call.key, stream_frame(call, STREAM_CANCEL))
 
     def _grant(self, call: OutgoingCall) -> None:
         if call.inflow is not None and (grant := call.inflow.take_grant()):
-            self._send_stream(call, STREAM_CREDIT, CREDIT.pack(*grant))
+            self._links.send(call.key, stream_frame(call, STREAM_CREDIT, CREDIT.pack(*grant)))
 
     # ---------------------------------------------------------------- outcomes
 
@@ -547,14 +500,14 @@ class Caller:
 
     def _attempt_failed(self, call: OutgoingCall, error: ReachError, now: float, level: int = 0) -> None:
         if call.hedge is not None:  # the other request may still be answered
-            self._end_attempt(call, self._outcome(call, error), error, now, level)
+            self._end_attempt(call, outcome_of(call, error), error, now, level)
             call.error = error
             return
         again = None
         if call.retries > 0 and not call.items_seen and not call.flags & REQUEST_SENDS_STREAM and call.provider is not None:
             below = self._is_below_retry(call)
             again = self._policy.classify(error, idempotent=call.provider.idempotent, attempt=len(call.attempts) + 1, below_retry=below)
-        self._end_attempt(call, self._outcome(call, error), error, now, level)
+        self._end_attempt(call, outcome_of(call, error), error, now, level)
         too_late = again is not None and call.deadline is not None and now + again.delay >= call.deadline
         if again is None or too_late or not self._throttle.allow(now):
             return self._settle_error(call, error, now)
@@ -603,12 +556,12 @@ class Caller:
     def _settle_error(self, call: OutgoingCall, error: ReachError, now: float) -> None:
         if call.closed:
             return
-        self._end_attempt(call, self._outcome(call, error), error, now)
+        self._end_attempt(call, outcome_of(call, error), error, now)
         if error.trace_id or error.attempts:  # shared with other calls (a stop): give this one a copy
             error = copy.copy(error)
         error.trace_id = call.trace_id.hex()
         error.attempts = call.attempts
-        if error.executed == "no" and (_may_have_run(call) or (call.hedge is not None and _may_have_run(call.hedge))):
+        if error.executed == "no" and (may_have_run(call) or (call.hedge is not None and may_have_run(call.hedge))):
             error.executed = "maybe"  # an earlier attempt, or one beside it
         self._settle(call, (Kind.FAILED, call.handle, error), error.code, now)
 
@@ -647,36 +600,8 @@ class Caller:
         self._ended.append(entry)
 
     @staticmethod
-    def _outcome(call: OutgoingCall, error: ReachError) -> Outcome:
-        """As `outcome_of`; where the capability declares which semantic codes are failures, the others are plain answers."""
-        outcome = outcome_of(error)
-        if outcome is Outcome.SEMANTIC and call.provider is not None:
-            declared = call.provider.options.get("semantic_errors")
-            if isinstance(declared, list | tuple) and error.code not in declared:
-                return Outcome.OK
-        return outcome
-
-    @staticmethod
     def _who(call: OutgoingCall) -> str:
         return call.provider.instance_id if call.provider is not None else "the peer"
 
 
-def _may_have_run(call: OutgoingCall) -> bool:
-    """Whether an attempt of a call that is out, or one that ended, may have reached a handler."""
-    return call.sent_at is not None or any(each["executed"] != "no" for each in call.attempts)
-
-
-def outcome_of(error: ReachError) -> Outcome:
-    """What an error says about the instance: nothing where the caller or a limit was the cause."""
-    if isinstance(error, SemanticError):
-        return Outcome.SEMANTIC
-    if isinstance(error, DeadlineExceeded):
-        return Outcome.TIMEOUT
-    if isinstance(error, Overloaded):
-        return Outcome.REFUSED
-    return Outcome.IGNORED if isinstance(error, _NOT_THE_INSTANCE) else Outcome.FAILED
-
-
 _ONE_WAY_OR_STREAM = REQUEST_ONEWAY | REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM
-
-_NOT_THE_INSTANCE = (Cancelled, BadRequest, AccessDenied, VersionMismatch, LoopDetected, PayloadError, NoProvider, UsageError)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reachmesh.calls.flags import CONTROL, MSGPACK, STREAM, STREAM_TO_CALLER
+from reachmesh.calls.flags import CONTROL, STREAM_TO_CALLER
 from reachmesh.calls.flows import Buffer
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.ports import Flowing
+from reachmesh.calls.sending import stream_frame
 from reachmesh.engine.link import Link
-from reachmesh.wire.frames import NO_DEADLINE, encode_frame, join_batch
+from reachmesh.wire.frames import join_batch
 from reachmesh.wire.limits import LIMITS
 
 BULK_PER_TURN = 256 * 1024
@@ -93,22 +94,7 @@ class Outbound:
             budget -= len(body) + sum(map(len, parts))
             if isinstance(owner, IncomingCall):
                 flags |= STREAM_TO_CALLER
-            link.frames.append(
-                encode_frame(
-                    STREAM,
-                    flags,
-                    MSGPACK,
-                    owner.priority,
-                    0,
-                    owner.call_id,
-                    owner.trace_id,
-                    owner.span_id,
-                    NO_DEADLINE,
-                    b"",
-                    body,
-                    len(parts),
-                )
-            )
+            link.frames.append(stream_frame(owner, flags, body, len(parts)))
             link.parts.extend(parts)
             flows.append((owner, outflow))
             if len(link.frames) + len(link.parts) > LIMITS.parts_per_batch - 64:

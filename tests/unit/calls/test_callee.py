@@ -8,7 +8,6 @@ import pytest
 
 from reachmesh.calls.admission import Rule
 from reachmesh.calls.callee import Callee
-from reachmesh.calls.caller import CREDIT
 from reachmesh.calls.flags import (
     REQUEST_MORE,
     REQUEST_ONEWAY,
@@ -26,6 +25,7 @@ from reachmesh.calls.flags import (
 from reachmesh.calls.flows import MOST_BYTES, MOST_ITEMS
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.ports import Kind
+from reachmesh.calls.sending import CREDIT
 from reachmesh.errors import Overloaded, RemoteError
 from reachmesh.resilience.permits import PermitConfig
 from reachmesh.resilience.pressure import PressureConfig

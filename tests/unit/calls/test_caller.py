@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reachmesh.calls.caller import CREDIT, Caller
+from reachmesh.calls.caller import Caller
 from reachmesh.calls.flags import (
     REQUEST,
     REQUEST_MORE,
@@ -25,6 +25,7 @@ from reachmesh.calls.flags import (
 )
 from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.calls.ports import Kind
+from reachmesh.calls.sending import CREDIT
 from reachmesh.errors import NodeStopped, Overloaded, PeerLost, RemoteError, SemanticError
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
 from reachmesh.routing import Provider, Router, RouteRequest, RoutingConfig

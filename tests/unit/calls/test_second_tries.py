@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from reachmesh.calls.caller import CREDIT
 from reachmesh.calls.flags import REQUEST, REQUEST_RETRY, STREAM, STREAM_CANCEL, STREAM_CREDIT, STREAM_TO_CALLER
 from reachmesh.calls.latencies import Latencies
 from reachmesh.calls.ports import Kind
+from reachmesh.calls.sending import CREDIT
 from reachmesh.errors import DeadlineExceeded, RemoteError
 from reachmesh.resilience.deadline import TimeoutConfig
 from reachmesh.resilience.hedge import HedgeConfig
