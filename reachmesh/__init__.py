@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         WorkerCrashed,
     )
     from reachmesh.membership.states import State
+    from reachmesh.node.answers import Answer
     from reachmesh.node.capability import Capability, capability
     from reachmesh.node.config import NodeConfig
     from reachmesh.node.context import Context
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from reachmesh.node.last_good import LAST_GOOD
     from reachmesh.node.node import ReachNode
     from reachmesh.node.peers import Event, PeerInfo
-    from reachmesh.node.reach import Answer, Reach
+    from reachmesh.node.reach import Reach
     from reachmesh.node.stream import Channel, Stream
     from reachmesh.observe.calls import Stats
 
@@ -70,7 +71,8 @@ _HOMES = {
     "reachmesh.node.last_good": "LAST_GOOD",
     "reachmesh.node.node": "ReachNode",
     "reachmesh.node.peers": "Event PeerInfo",
-    "reachmesh.node.reach": "Answer Reach",
+    "reachmesh.node.answers": "Answer",
+    "reachmesh.node.reach": "Reach",
     "reachmesh.node.stream": "Channel Stream",
     "reachmesh.observe.calls": "Stats",
 }

@@ -37,10 +37,11 @@ from reachmesh.node.last_good import LastGood
 from reachmesh.node.listeners import Listener, Listeners
 from reachmesh.node.listening import Listening, listen
 from reachmesh.node.middleware import Middleware, as_middleware
+from reachmesh.node.options import FOR_EVER, UNSET, Options
 from reachmesh.node.origins import OPTIONS, Origins, Setting
 from reachmesh.node.peers import KINDS, Event, PeerInfo, own_peer, peer_of
 from reachmesh.node.processes import process_domain
-from reachmesh.node.reach import FOR_EVER, UNSET, Options, Reach
+from reachmesh.node.reach import Reach
 from reachmesh.node.reconfigure import changed_by_name, reconfigure
 from reachmesh.node.rules import FLAG, FUNCTION, Rules, check, is_text, number, one_of, refusal, whole
 from reachmesh.node.rules import name as name_rule

@@ -8,8 +8,8 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
-from dataclasses import dataclass, replace
+from collections.abc import Callable, ItemsView, KeysView, ValuesView
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,15 +18,15 @@ from reachmesh.calls.flows import Outflow
 from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.engine.providers import RESERVED
 from reachmesh.errors import BlockingCallInLoop, ConfigError, NoProvider, PayloadError, ReachError, UsageError
+from reachmesh.node.answers import Answers
 from reachmesh.node.feeder import Feeder
 from reachmesh.node.future import Accepted, CallFuture
 from reachmesh.node.last_good import LAST_GOOD
 from reachmesh.node.middleware import Exchange, Passage
-from reachmesh.node.rules import FLAG, NAMED, TEXT, WANTED_TAGS, Rule, Rules, number, refusal, whole
+from reachmesh.node.options import FOR_EVER, UNSET, Options
 from reachmesh.node.served import CURRENT
 from reachmesh.node.stream import Channel, Stream, StreamHandle
-from reachmesh.node.wakers import call_soon
-from reachmesh.routing import RouteRequest, check_strategy, check_version, choose
+from reachmesh.routing import RouteRequest, choose
 from reachmesh.routing.strategies import refused
 from reachmesh.wire.frames import encode_request_meta
 from reachmesh.wire.limits import LIMITS
@@ -41,12 +41,6 @@ _log = logging.getLogger("reachmesh")
 S = TypeVar("S", bound=Stream)
 
 _MSGPACK = 2
-FOR_EVER = 1e9
-"""Seconds from which on a limit is none (thirty years; `float("inf")` included)."""
-
-MOST_RETRIES = 2
-"""Further attempts that a call may ask for."""
-
 _PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
 """Types of most arguments, none of which is a stream."""
 
@@ -54,87 +48,6 @@ _all_plain = _PLAIN.issuperset
 
 _STREAMED = (range, KeysView, ValuesView, ItemsView, deque)
 """Iterables without a wire form of their own: given as an argument they can only be meant as a stream."""
-
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "..."
-
-
-UNSET: Any = _Unset()
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How calls of one `Reach` are made; see `ReachNode.reach`."""
-
-    version: str | Mapping[str, float] | None = None
-    tags: Mapping[str, Any] | None = None
-    session: str | None = None
-    priority: int | None = None
-    timeout: float | None = None
-    retries: int | None = None
-    strategy: Any = None
-    target: str | None = None
-    fallback: Any = UNSET
-    dedup_key: str | None = None
-    idle_timeout: float | None = None
-    reply_to: str | None = None
-    correlation_id: str | None = None
-    shadow: bool = False
-    trace_id: str | None = None
-    metadata: Mapping[str, Any] | None = None
-
-    def check(self) -> None:
-        """Raise ConfigError for what cannot be meant."""
-        for name, rule in REACH_RULES.items():
-            value = getattr(self, name)
-            if value is not None and not rule.test(value):
-                raise refusal(rule, name, value)
-        if self.fallback is LAST_GOOD and self.reply_to is not None:
-            raise ConfigError("fallback=LAST_GOOD is for answers that come back here, not for reply_to")
-        check_version(self.version)
-        check_strategy(self.strategy)
-
-
-def _is_trace(text: object) -> bool:
-    if not isinstance(text, str) or len(text) != 32:
-        return False
-    try:
-        return any(bytes.fromhex(text))
-    except ValueError:
-        return False
-
-
-REACH_RULES: Rules = {
-    "tags": WANTED_TAGS,
-    "session": TEXT,
-    "priority": whole(0, 255),
-    "timeout": number(0, above=True),
-    "retries": whole(0, MOST_RETRIES),
-    "target": TEXT,
-    "dedup_key": TEXT,
-    "idle_timeout": number(0, above=True),
-    "reply_to": TEXT,
-    "correlation_id": TEXT,
-    "shadow": FLAG,
-    "trace_id": Rule("32 hex digits, not all zero", _is_trace),
-    "metadata": NAMED,
-}
-"""The options of a `Reach` (None = not given); version and strategy are checked where they are used, and a fallback may be anything."""
-
-
-class Answer:
-    """One provider's part of `all()`: `value`, or `error` when it failed."""
-
-    __slots__ = ("error", "instance_id", "value")
-
-    def __init__(self, instance_id: str, value: Any, error: ReachError | None) -> None:
-        self.instance_id, self.value, self.error = instance_id, value, error
-
-    def __repr__(self) -> str:
-        outcome = f"value={self.value!r}" if self.error is None else f"error={self.error!r}"
-        return f"Answer(instance_id={self.instance_id!r}, {outcome})"
 
 
 class Reach:
@@ -149,7 +62,7 @@ class Reach:
     def __init__(self, node: ReachNode, capability: str, options: Options, *, target: bytes | None = None) -> None:
         options.check()
         self.capability = capability
-        self._extras = _extras(options)
+        self._extras = options.extras()
         encode_request_meta(bytes(8), capability, self._extras)  # what cannot travel is refused here, not in the engine
         self._node = node
         self._options = options
@@ -493,24 +406,6 @@ def _no_last_good() -> UsageError:
     )
 
 
-def _extras(options: Options) -> dict[str, Any] | None:
-    """The rarer things of a request's header, or None."""
-    extras: dict[str, Any] = {}
-    if options.session is not None:
-        extras["s"] = options.session
-    if options.dedup_key is not None:
-        extras["d"] = options.dedup_key
-    if options.reply_to is not None:
-        extras["r"] = options.reply_to
-    if options.correlation_id is not None:
-        extras["c"] = options.correlation_id
-    if options.metadata:
-        extras["m"] = dict(options.metadata)
-    if isinstance(options.version, str):
-        extras["v"] = options.version
-    return extras or None
-
-
 def _is_stream(value: Any) -> bool:
     return hasattr(value, "__next__") or hasattr(value, "__aiter__") or isinstance(value, _STREAMED)
 
@@ -577,53 +472,3 @@ class _Ignored(_Notified):
 
 
 _IGNORED = _Ignored("")
-
-
-class Answers:
-    """Iterator, sync and async, over the answers of `all()`, in the order they come."""
-
-    def __init__(self, count: int, arrived: queue.SimpleQueue[tuple[str, CallFuture]]) -> None:
-        self._left = count
-        self._arrived = arrived
-        self._on_arrival: Callable[[], None] | None = None
-
-    def _put(self, instance_id: str, future: CallFuture) -> None:
-        self._arrived.put((instance_id, future))
-        if (wake := self._on_arrival) is not None:
-            wake()
-
-    def __iter__(self) -> Iterator[Answer]:
-        return self
-
-    def __aiter__(self) -> AsyncIterator[Answer]:
-        return self
-
-    def __next__(self) -> Answer:
-        if self._left <= 0:
-            raise StopIteration
-        if asyncio._get_running_loop() is not None and self._arrived.empty():
-            raise BlockingCallInLoop("waiting for answers would block this thread's event loop", hint="use `async for`")
-        return self._take(*self._arrived.get())
-
-    async def __anext__(self) -> Answer:
-        if self._left <= 0:
-            raise StopAsyncIteration
-        loop = asyncio.get_running_loop()
-        while True:
-            event = asyncio.Event()
-            self._on_arrival = partial(call_soon, loop, event.set)
-            try:
-                arrived = self._arrived.get_nowait()
-            except queue.Empty:
-                await event.wait()
-                continue
-            return self._take(*arrived)
-
-    def _take(self, instance_id: str, future: CallFuture) -> Answer:
-        self._left -= 1
-        error = future.exception(0)
-        if error is None:
-            return Answer(instance_id, future.result(0), None)
-        if not isinstance(error, ReachError):
-            raise error
-        return Answer(instance_id, None, error)

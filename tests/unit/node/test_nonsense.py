@@ -16,8 +16,8 @@ import pytest
 from reachmesh import ConfigError, NodeConfig, PayloadError, ReachError, ReachNode, UsageError, capability
 from reachmesh.node.capability import CAPABILITY_RULES
 from reachmesh.node.config import CONFIG_RULES
+from reachmesh.node.options import Options
 from reachmesh.node.origins import OPTIONS
-from reachmesh.node.reach import Options
 from reachmesh.node.settings import OPTION_RULES
 
 
