@@ -138,11 +138,11 @@ class NodeConfig:
             predicate=self.predicate,
         )
 
-    def policies(self) -> dict[str, Any]:
+    def policies(self, rng: random.Random | None = None) -> dict[str, Any]:
         """The parts that calls run on, as arguments of the engine."""
         watermark = self.queue_watermark
         return {
-            "policy": RetryPolicy(RetryConfig(share=self.retry_share), random.Random()),
+            "policy": RetryPolicy(RetryConfig(share=self.retry_share), rng or random.Random()),
             "throttle": RetryThrottle(RetryConfig(share=self.retry_share)),
             "permits": PermitConfig(wait=self.permit_wait, queue=self.permit_queue),
             "pressure": PressureConfig(watermark=watermark, normal=16 * watermark, high=64 * watermark),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -53,6 +53,7 @@ class Context:
 
     __slots__ = (
         "_call",
+        "_now",
         "caller",
         "correlation_id",
         "deadline",
@@ -65,8 +66,8 @@ class Context:
         "trace_id",
     )
 
-    def __init__(self, call: IncomingCall) -> None:
-        self._call = call
+    def __init__(self, call: IncomingCall, now: Callable[[], float] = time.monotonic) -> None:
+        self._call, self._now = call, now
         extras = call.extras
         self.trace_id = call.trace_id.hex()
         self.span_id = call.span_id.hex()
@@ -87,7 +88,7 @@ class Context:
 
     def remaining(self) -> float:
         """Seconds left until the deadline, not below 0; infinity without one."""
-        return max(0.0, self.deadline - time.monotonic())
+        return max(0.0, self.deadline - self._now())
 
     @contextmanager
     def subtask(self, name: str) -> Iterator[None]:

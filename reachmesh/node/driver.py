@@ -77,6 +77,9 @@ def foreign() -> UsageError:
 class Driver:
     """Keeps the turns of one node coming. `engine` is what they turn."""
 
+    now: Callable[[], float] = staticmethod(time.monotonic)
+    """The clock of the engine and of deadlines."""
+
     def __init__(self, turns: Turns) -> None:
         self.engine = turns.engine
         self._pid = os.getpid()

@@ -43,7 +43,8 @@ LAST_GOOD: Final = _LastGood()
 class LastGood:
     """The store of one node, used from any thread."""
 
-    def __init__(self, entries: int = ENTRIES, size: int = BYTES) -> None:
+    def __init__(self, entries: int = ENTRIES, size: int = BYTES, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._kept = ResultCache(CacheConfig(entries=entries, size=size))
         self._lock = threading.Lock()
 
@@ -64,14 +65,14 @@ class LastGood:
         """Keep an answer for `age` seconds."""
         answer = [bytes(each) for each in segments]
         with self._lock:
-            self._kept.put(key, (payload_format, answer), sum(map(len, answer)), time.monotonic(), age)
+            self._kept.put(key, (payload_format, answer), sum(map(len, answer)), self._now(), age)
 
     def fallback(self, key: bytes) -> Callable[[ReachError], Any]:
         """What answers in place of an error, or raises it."""
 
         def instead(error: ReachError) -> Any:
             with self._lock:
-                found = self._kept.get(key, time.monotonic())
+                found = self._kept.get(key, self._now())
             if found is MISS:
                 raise error
             return load_body(*found)

@@ -15,7 +15,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from reachmesh.calls.admission import Rule
 from reachmesh.calls.incoming import IncomingCall
@@ -116,6 +116,13 @@ class ReachNode:
         ConfigError: an option is wrong. Nothing has been opened or started then.
     """
 
+    _now: Callable[[], float] = staticmethod(time.monotonic)
+    _environ: ClassVar[Mapping[str, str] | None] = None
+    _made_by: ClassVar[int] = 1
+    """How many frames above the constructor the names are that hints of handlers may use."""
+    _reach_type: ClassVar[type[Reach]] = Reach
+    _job_type: ClassVar[type[ServedCall]] = ServedCall
+
     def __init__(
         self,
         name: str,
@@ -148,18 +155,18 @@ class ReachNode:
             "zone": zone,
             "state_dir": state_dir,
         }
-        self._origins = Origins(given, config)
+        self._origins = Origins(given, config, self._environ)
         self.config = self._origins.config
         self._settings: Settings = resolve(name=name, environ={}, **self._origins.options)
         if self.config.require_secret and self._settings.secret is None:
             raise ConfigError("require_secret is set and there is no secret", hint="give secret=, or set REACHMESH_SECRET")
         check(NODE_RULES, {"observer": observer})
         self._observer = observer
-        frame = sys._getframe(1)
+        frame = sys._getframe(self._made_by)
         self._served: dict[str, Served] = {each.name: Served(each, frame.f_locals) for each in read_caps(caps)}
         self._reserved = reserved_capabilities(self)
         self._middlewares: tuple[Middleware, ...] = ()
-        self._last_good = LastGood()
+        self._last_good = LastGood(now=self._now)
         self._renew()
 
     def _renew(self, listeners: Sequence[Listener] = ()) -> None:
@@ -411,21 +418,8 @@ class ReachNode:
 
     def _start(self, transport: Transport, processes: Any) -> Listening:
         listening = listen(transport, self._settings)
-        self._record = self._make_record(listening.addresses)
-        now = time.monotonic()
-        engine = self._engine = Engine(
-            self._identity,
-            self._record,
-            membership=self.config.membership(),
-            routing=self.config.routing(),
-            rng=random.Random(os.urandom(16)),
-            rule_of=self._rule_of,
-            now=now,
-            depth_limit=self.config.depth_limit,
-            grace=self.config.grace,
-            **self.config.policies(),
-        )
-        engine.links.book.own = frozenset(listening.addresses)
+        now = self._now()
+        engine = self._make_engine(listening.addresses, random.Random(os.urandom(16)), now)
         executor = self._executor = Executor(name=self.name, pool_threads=self.config.pool_threads, processes=processes)
         turns = Turns(
             self.name,
@@ -441,6 +435,24 @@ class ReachNode:
         self._driver.start()
         self._guard_inline()
         return listening
+
+    def _make_engine(self, addresses: Sequence[str], rng: random.Random, now: float) -> Engine:
+        """The engine of a node that listens at these addresses."""
+        self._record = self._make_record(addresses)
+        engine = self._engine = Engine(
+            self._identity,
+            self._record,
+            membership=self.config.membership(),
+            routing=self.config.routing(),
+            rng=rng,
+            rule_of=self._rule_of,
+            now=now,
+            depth_limit=self.config.depth_limit,
+            grace=self.config.grace,
+            **self.config.policies(self._rng),
+        )
+        engine.links.book.own = frozenset(addresses)
+        return engine
 
     def _guard_inline(self) -> None:
         if any(each.domain == "inline" for each in self._served.values()):
@@ -708,7 +720,7 @@ class ReachNode:
             trace_id=trace_id,
             metadata=metadata,
         )
-        return Reach(self, cap, options)
+        return self._reach_type(self, cap, options)
 
     def use(self, middleware: M) -> M:
         """Have code of your own around every call that this node makes or serves, from now on; see `reachmesh.node.middleware`.
@@ -741,7 +753,7 @@ class ReachNode:
         boot = boot_of(task_id)
         if boot is None:
             raise UsageError(f"{shown(task_id)} is no task id", hint="it is the task_id of what submit() with reply_to= gives")
-        return Reach(self, TASK, Options(), target=boot).submit(task_id=task_id)
+        return self._reach_type(self, TASK, Options(), target=boot).submit(task_id=task_id)
 
     def wait_for(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
         """Wait until `count` instances offer a capability.
@@ -844,7 +856,7 @@ class ReachNode:
             error = NoProvider(f"{self.instance_id} does not offer {call.capability!r} any more")
             self._driver.post(self._driver.engine.callee.fail, call, error)
             return None
-        job = call.handle = ServedCall(call, served, self._driver, self._executor)
+        job = call.handle = self._job_type(call, served, self._driver, self._executor)
         if self._middlewares and not call.capability.startswith(RESERVED):
             job.middlewares = self._middlewares
         if call.task is not None:

@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import logging
 import queue
-import time
 from collections import deque
 from collections.abc import Callable, ItemsView, KeysView, ValuesView
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from reachmesh.calls.flags import REQUEST_ONEWAY, REQUEST_SENDS_STREAM, REQUEST_WANTS_STREAM
 from reachmesh.calls.flows import Outflow
@@ -59,6 +58,9 @@ class Reach:
 
     __slots__ = ("_asks", "_extras", "_metas", "_node", "_options", "_request", "capability")
 
+    _feeder_type: ClassVar[type[Feeder]] = Feeder
+    _handle_type: ClassVar[type[StreamHandle]] = StreamHandle
+
     def __init__(self, node: ReachNode, capability: str, options: Options, *, target: bytes | None = None) -> None:
         options.check()
         self.capability = capability
@@ -91,7 +93,7 @@ class Reach:
         if unknown := [name for name in changes if name not in Options.__dataclass_fields__]:
             known = ", ".join(Options.__dataclass_fields__)
             raise ConfigError(f"no such option: {', '.join(unknown)}", hint=f"there are: {known}")
-        return Reach(self._node, self.capability, replace(self._options, **changes))
+        return type(self)(self._node, self.capability, replace(self._options, **changes))
 
     # ---------------------------------------------------------------- verbs
 
@@ -164,7 +166,7 @@ class Reach:
         if not passage.enter(self._node._middlewares):
             return passage, None
         options = replace(self._options, fallback=UNSET, metadata=exchange.metadata or None)
-        return passage, Reach(self._node, self.capability, options)
+        return passage, type(self)(self._node, self.capability, options)
 
     def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFuture:
         node, options = self._node, self._options
@@ -188,7 +190,7 @@ class Reach:
             driver.watch_from(loop)
         driver.post(driver.engine.caller.start, call)
         if source is not None:
-            feeder = Feeder(driver, call, lambda error: _fail_input(future, error))
+            feeder = self._feeder_type(driver, call, lambda error: _fail_input(future, error))
             future._feeder = feeder
             feeder.feed(source)
         return future
@@ -199,7 +201,7 @@ class Reach:
         Raises:
             PayloadError: an argument cannot travel; nothing was sent.
         """
-        handle = StreamHandle(self._node._require())
+        handle = self._handle_type(self._node._require())
         self._check_answerable()
         if self._node._middlewares:
             return self._open_through(handle, Stream, args, kwargs, REQUEST_WANTS_STREAM)
@@ -217,7 +219,7 @@ class Reach:
         """
         if any(_is_stream(value) for value in (*args, *kwargs.values())):
             raise UsageError("what a channel sends is given to send()", hint="use stream() to stream an iterable in")
-        handle = StreamHandle(self._node._require())
+        handle = self._handle_type(self._node._require())
         self._check_answerable()
         if self._node._middlewares:
             return self._open_through(handle, Channel, args, kwargs, REQUEST_WANTS_STREAM | REQUEST_SENDS_STREAM)
@@ -309,7 +311,7 @@ class Reach:
         if (loop := asyncio._get_running_loop()) is not None:
             driver.watch_from(loop)
         if call.flags & REQUEST_SENDS_STREAM:
-            handle.feeder = Feeder(driver, call, handle.break_off)
+            handle.feeder = self._feeder_type(driver, call, handle.break_off)
         driver.post(driver.engine.caller.start, call)
         if source is not None:
             assert handle.feeder is not None
@@ -326,7 +328,7 @@ class Reach:
                 if not hasattr(source, "__iter__") and asyncio._get_running_loop() is None:
                     raise UsageError("an async iterable can only be streamed from a running event loop")
         body = dump_arguments(args, kwargs)
-        now = time.monotonic()
+        now = node._now()
         timeout = options.timeout
         if timeout is None and not flags & REQUEST_WANTS_STREAM:
             timeout = node._timeout_for(self.capability)

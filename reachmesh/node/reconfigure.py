@@ -66,7 +66,7 @@ def reconfigure(node: ReachNode, changes: Mapping[str, Any]) -> None:
         if {"weight", "weights", "max_concurrent"} & set(changes):
             node._publish()
         if node._phase in ("running", "draining"):
-            node._driver.post(node._driver.engine.reconfigure, config.routing(), config.policies())
+            node._driver.post(node._driver.engine.reconfigure, config.routing(), config.policies(node._rng))
 
 
 def changed_by_name(node: ReachNode) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
-from typing import Any
+from typing import Any, ClassVar
 
 from reachmesh.calls.flags import REQUEST_SENDS_STREAM, REQUEST_WANTS_STREAM
 from reachmesh.calls.incoming import TAKEN, IncomingCall
@@ -69,6 +68,8 @@ class ServedCall:
         "reply",
     )
 
+    _input_type: ClassVar[type[Input]] = Input
+
     def __init__(self, call: IncomingCall, served: Served, driver: Driver, executor: Executor) -> None:
         self.call, self._driver, self._executor = call, driver, executor
         self.handler: Handler = served.handler
@@ -76,7 +77,9 @@ class ServedCall:
         self.priority = call.priority
         self._input: Input | None = None
         if call.flags & REQUEST_SENDS_STREAM:
-            self._input = Input(lambda items, size: driver.post(driver.engine.callee.consumed, call, items, size), self.handler.item)
+            self._input = self._input_type(
+                lambda items, size: driver.post(driver.engine.callee.consumed, call, items, size), self.handler.item
+            )
         self._outlet: Outlet | None = None
         self._room: threading.Event | None = None
         self._waker: Waker | None = None
@@ -95,10 +98,10 @@ class ServedCall:
     def begin(self) -> tuple[list[Any], dict[str, Any]] | None:
         """Claim the call and prepare the arguments; what does not fit is answered here."""
         call = self.call
-        now = time.monotonic()
+        driver = self._driver
+        now = driver.now()
         if call.closed or (call.deadline is not None and call.deadline <= now) or not call.claim():
             return None
-        driver = self._driver
         driver.engine.callee.admission.begun.append(None)
         if self.handler.is_async and (loop := asyncio._get_running_loop()) is not None:
             driver.watch_from(loop)
@@ -137,7 +140,7 @@ class ServedCall:
         if name is not None:
             kwargs[name] = self._take_input(kwargs.get(name))
         if handler.context_param is not None:
-            kwargs[handler.context_param] = Context(call)
+            kwargs[handler.context_param] = Context(call, self._driver.now)
         return args, kwargs
 
     def _take_input(self, inline: Any) -> Any:

@@ -50,6 +50,7 @@ class Turns:
         lag: how many seconds the loop of the async handlers is late.
         notice: told about notes of the engine, in order; called with the seat held.
         log: where calls that ended are entered, many at a time.
+        now, wall: the clocks.
 
     Attributes:
         due: monotonic second at which the engine wants its next turn.
@@ -69,8 +70,11 @@ class Turns:
         lag: Callable[[float], float],
         notice: Callable[[list[Note]], None],
         log: CallLog,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._log = log
+        self._now, self._wall = now, wall
         self.name, self.engine, self.transport = name, engine, transport
         self._serve, self._submit, self._notice, self._lag = serve, submit, notice, lag
         self.seat = threading.Lock()
@@ -91,12 +95,12 @@ class Turns:
     def ask(self, question: Callable[[float], T]) -> T:
         """Read something of the engine between two turns: `question(now)`."""
         with self.seat:
-            return question(time.monotonic())
+            return question(self._now())
 
     def ask_log(self, question: Callable[[CallLog, float], T]) -> T:
         """Read the log of calls between two turns, with all that has ended in it."""
         with self.seat:
-            now = time.monotonic()
+            now = self._now()
             self._log.take(self.engine.take_ended())
             return question(self._log, now)
 
@@ -118,7 +122,7 @@ class Turns:
 
     def settle(self) -> None:
         """With the seat held, after the end: what is still asked is answered by a stopped engine, and nothing is sent."""
-        self._take_inbox(time.monotonic())
+        self._take_inbox(self._now())
         self._deliver()
 
     def run_inline(self) -> None:
@@ -147,10 +151,10 @@ class Turns:
         engine, transport = self.engine, self.transport
         now = 0.0
         for _ in range(ROUNDS):
-            now = time.monotonic()
+            now = self._now()
             if now >= self._note_at:
                 self._note_at = now + NOTE_EVERY
-                engine.note_turn(now, time.time())
+                engine.note_turn(now, self._wall())
             if ready or transport.pending or now >= transport.next_timeout():
                 self._read(ready, now)
             self.called = False  # before the look, and also when there is nothing: who posts after it asks again
