@@ -31,7 +31,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from reachmesh import ReachError, ReachNode
+from reachmesh import BadRequest, PayloadError, ProtocolError, ReachError, ReachNode, RemoteError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = 6
@@ -44,6 +44,9 @@ GRACE = 1.5
 
 SETTLED = 20.0
 """Seconds after a restart by which every table is right."""
+
+OURS = (BadRequest, PayloadError, ProtocolError, RemoteError, UsageError)
+"""Errors that none of these calls deserves, whatever happens to processes and links."""
 
 FAST: dict[str, Any] = {"heartbeat_period": 0.5, "warmup": 0, "breaker_consecutive": 1000, "breaker_min_calls": 100_000}
 
@@ -170,6 +173,8 @@ class Soak:
         code = "ok" if error is None else getattr(error, "code", type(error).__name__)
         with self._lock:
             self.ends[f"{kind} {code}"] += 1
+        if isinstance(error, OURS):
+            self.faults.append(f"{kind} {token} of {len(data or b'')} bytes: {error!r} after {len(error.attempts)} attempts")
         if error is None:
             answer = future.result(0)
             given = answer if isinstance(answer, str) else answer[0]
