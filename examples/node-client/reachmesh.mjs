@@ -110,7 +110,7 @@ export class Client {
       if (frame.flags & MORE) return;
     } else {
       if (frame.flags & CREDIT) return;
-      const size = segments.reduce((sum, segment) => sum + segment.length, 0), chunked = frame.flags & MORE || call.chunks.length;
+      const size = segments.reduce((sum, segment) => sum + segment.length, 0), chunked = frame.flags & MORE || !(frame.flags & ITEMS) || call.chunks.length;
       if (chunked) call.chunks.push(...segments);
       if (chunked && frame.flags & MORE) return this.#credit(frame, 0, size);
       if (chunked) segments = splitPayload(Buffer.concat(call.chunks.splice(0)));

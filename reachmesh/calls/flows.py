@@ -314,7 +314,7 @@ class Inflow:
         if self._room < -_OVERDRAWN:
             return None, "more than the credit was sent"
         joined: Sequence[Segment] = segments
-        if flags & STREAM_MORE or self._assembler is not None:
+        if flags & STREAM_MORE or not flags & STREAM_ITEMS or self._assembler is not None:
             if self._assembler is None:
                 self._assembler = Assembler(self._limit)
             for segment in segments:
@@ -328,8 +328,6 @@ class Inflow:
             if isinstance(done, str):
                 return None, done
             joined = done
-        elif not flags & STREAM_ITEMS:
-            return None, "a last chunk without a first one"
         self._held += size
         return Batch(joined, size), None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from contextlib import suppress
@@ -101,3 +102,17 @@ def test_small_calls_are_quick_beside_bulk_on_a_slow_link(world: World) -> None:
     assert rate > 4 * MIB
     at_rate = 0.060 * max(1.0, 10 * MIB / rate)  # what a busy machine does not carry counts as a slower link
     assert took[int(len(took) * 0.99)] <= at_rate, (len(took), took[-5:], rate / MIB)
+
+
+def test_payloads_of_every_size_come_and_go_whole(world: World) -> None:
+    """Around every limit of parts, frames and chunks, on a link that is known to be fast: the answer is the argument."""
+    world.serve("mirror", "{'mirror': mirror}", "def mirror(data: bytes) -> bytes:\n    return data\n")
+    app = world.node()
+    app.wait_for("mirror", timeout=10)
+    mirror, rng = app.reach("mirror", timeout=20), random.Random(1)
+    mirror.call(data=bytes(4 * MIB))
+    limits = [128, 16 * 1024, 64 * 1024, 128 * 1024, 256 * 1024, 512 * 1024, MIB]
+    for _ in range(12):
+        sent = [rng.randbytes(rng.choice(limits) + rng.randint(-100, 100)) for _ in range(16)]
+        futures = [mirror.submit(data=data) for data in sent]
+        assert all(future.result(20) == data for future, data in zip(futures, sent, strict=True))

@@ -174,9 +174,33 @@ def test_a_sender_that_ignores_its_credit_is_a_fault() -> None:
         assert taken <= WINDOW_BYTES + 2 * LIMITS.chunk
 
 
+@given(st.integers(LIMITS.chunk - 40, 5 * LIMITS.chunk), st.integers(0, 3 * LIMITS.large_chunk), st.integers(1, 3))
+def test_a_body_arrives_whatever_credit_was_there(size: int, credit: int, segments: int) -> None:
+    """A body is joined from as many chunks as the credit made of it: with much credit a large one leaves as one chunk, first and last."""
+    sent = Outflow(LIMITS.chunk)
+    into = Inflow(LIMITS.message, Pace(), 0.0, is_body=True)
+    into._room += credit
+    sent.grant(0, credit)
+    body = [bytes([number]) * (size // segments) for number in range(segments)]
+    sent.put_body(body)
+    sent.end()
+    batch = None
+    while not sent.ended:
+        piece = sent.pull()
+        if piece is None:
+            sent.grant(*(into.take_grant() or (0, 0)))
+            continue
+        flags, first, parts = piece
+        batch, fault = into.handle_piece(flags, [each for each in (first, *parts) if len(each)], 0.0)
+        assert fault is None
+        assert (batch is None) == bool(flags & STREAM_MORE)
+    assert batch is not None
+    assert [bytes(each) for each in batch.segments] == body
+
+
 @pytest.mark.parametrize("pieces", [[(0, b"last")], [(STREAM_MORE, b"\xff" * 100)], [(STREAM_MORE, b"\0\0\0\1"), (STREAM_ITEMS, b"\0")]])
 def test_malformed_chunks_are_a_fault(pieces: list[tuple[int, bytes]]) -> None:
-    """A last chunk without a first one, a table that cannot be, a payload that ends too soon: a fault's text, never an exception."""
+    """A chunk without a table, a table that cannot be, a payload that ends too soon: a fault's text, never an exception."""
     inflow = Inflow(1 << 20, Pace(), 0.0)
     *before, last = pieces
     for flags, body in before:
