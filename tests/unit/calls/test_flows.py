@@ -181,7 +181,7 @@ def test_a_body_arrives_whatever_credit_was_there(size: int, credit: int, segmen
     into = Inflow(LIMITS.message, Pace(), 0.0, is_body=True)
     into._room += credit
     sent.grant(0, credit)
-    body = [bytes([number]) * (size // segments) for number in range(segments)]
+    body: list[bytes | bytearray | memoryview] = [bytes([number]) * (size // segments) for number in range(segments)]
     sent.put_body(body)
     sent.end()
     batch = None
