@@ -230,7 +230,7 @@ class Callee:
         if (found := self._calls.reason_against(call.key, call.call_id)) is not None:
             if found == "full":
                 return Overloaded(f"{self._instance_id} has too many calls of this caller open", retry_after=1.0)
-            return ProtocolError("this call id is in use")
+            return ProtocolError("this call id is in use", executed="maybe")  # the call that has it hears this too
         return self.admission.turned_away(call)
 
     def handle_stream(self, key: int, frame: Frame, now: float) -> None:

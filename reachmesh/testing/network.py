@@ -79,6 +79,7 @@ class Faults:
         retransmission: seconds a lost segment costs, doubling for each further loss.
         drop: share of frames that vanish for good.
         duplicate: share of frames that arrive twice.
+        reorder: share of frames that later ones may overtake; they take up to ten times as long.
         dial_timeout: seconds after which a dial into silence gives up.
         break_after: seconds without acknowledgement after which a link with data under way breaks (TCP_MAXRT).
     """
@@ -89,8 +90,25 @@ class Faults:
     retransmission: float = 0.2
     drop: float = 0.0
     duplicate: float = 0.0
+    reorder: float = 0.0
     dial_timeout: float = 2.0
     break_after: float = 20.0
+
+    def latency(self, rng: Random) -> float:
+        """Seconds that one segment takes."""
+        latency = self.delay + self.jitter * rng.random()
+        if self.loss:
+            wait = self.retransmission
+            while rng.random() < self.loss:
+                latency += wait
+                wait *= 2
+        return latency
+
+    def detour(self, rng: Random) -> float:
+        """Seconds more for a frame that others may overtake, 0.0 for most."""
+        if self.reorder and rng.random() < self.reorder:
+            return 10.0 * (self.delay + self.jitter) * rng.random()
+        return 0.0
 
 
 class _Host:
@@ -268,14 +286,7 @@ class Network:
         heapq.heappush(self._queue, (at, self._sequence, action))
 
     def _latency(self) -> float:
-        faults = self.faults
-        latency = faults.delay + faults.jitter * self._rng.random()
-        if faults.loss:
-            wait = faults.retransmission
-            while self._rng.random() < faults.loss:
-                latency += wait
-                wait *= 2
-        return latency
+        return self.faults.latency(self._rng)
 
     def _input(self, boot: bytes, action: Callable[[float], None], now: float) -> None:
         """Give a node an input, or keep it for when it thaws."""
@@ -355,7 +366,11 @@ class Network:
 
     def _pass(self, source: bytes, target: bytes, link: _Link, kind: int, body: bytes, now: float) -> None:
         """Put a frame on its way; behind the one before it."""
-        link.clear_at = max(link.clear_at + 1e-9, now + self._latency())
+        arrives = now + self._latency()
+        if detour := self.faults.detour(self._rng):
+            arrives += detour
+        else:
+            arrives = link.clear_at = max(link.clear_at + 1e-9, arrives)
         generation = link.generation
 
         def arrive(at: float) -> None:
@@ -367,7 +382,7 @@ class Network:
             node = self.hosts[target].node
             self._input(target, lambda turn: node.frame(source, kind, body, turn), at)
 
-        self._schedule(link.clear_at, arrive)
+        self._schedule(arrives, arrive)
 
     def _release(self, pair: tuple[bytes, bytes]) -> None:
         """A path works again: what was held travels on."""

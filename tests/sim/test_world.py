@@ -1,0 +1,473 @@
+"""Whole nodes in a world of virtual time: what a user's own test can do with them, and that it is what real nodes do."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reachmesh import LAST_GOOD, Context, ReachNode, State, capability
+from reachmesh.errors import (
+    AccessDenied,
+    BadRequest,
+    BlockingCallInLoop,
+    Cancelled,
+    DeadlineExceeded,
+    NodeStopped,
+    NoProvider,
+    PayloadError,
+    RemoteError,
+    UsageError,
+)
+from reachmesh.testing import SimulatedNode, World
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+async def nap(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    return asyncio.get_running_loop().time()
+
+
+def pair(seed: int = 1, caps: Any = None, **options: Any) -> tuple[World, SimulatedNode, SimulatedNode]:
+    """A world with a node that calls and one that serves."""
+    world = World(seed)
+    return world, world.node("app"), world.node("server", caps or {"double": double, "nap": nap}, **options)
+
+
+def test_nodes_find_each_other_and_call() -> None:
+    """Two nodes made in one world call each other at once, with no port, no thread and hardly any time."""
+    threads = threading.active_count()
+    world, app, server = pair()
+    assert app.reach("double").call(x=4) == 8
+    assert world.now < 0.1
+    assert [peer.name for peer in app.peers()] == ["server"]
+    assert [peer.name for peer in server.peers()] == ["app"]
+    assert [peer.instance_id for peer in app.providers("double")] == [server.instance_id]
+    assert app.explain("double").candidates[0].usable
+    assert [event.kind for event in app.seen] == ["peer_joined"]
+    assert app.stats("double").count == 1
+    assert threading.active_count() == threads
+    assert isinstance(app, ReachNode)
+
+
+def test_time_is_virtual() -> None:
+    """An async handler that sleeps a minute takes a minute of the world's time and none of ours, and others are served meanwhile."""
+    world, app, _ = pair()
+    began = time.monotonic()
+    future = app.reach("nap", timeout=100).submit(60)
+    world.run(30)
+    assert not future.done()
+    assert app.reach("double").call(1) == 2
+    assert future.result() == pytest.approx(60, abs=0.1)
+    world.run(600)
+    assert world.now == pytest.approx(660, abs=1)
+    assert time.monotonic() - began < 5
+
+
+def test_a_coroutine_drives_the_world() -> None:
+    """Async test code awaits calls, sleeps and reads streams on a loop of the world, many at once."""
+    world, app, _ = pair()
+
+    async def main() -> list[float]:
+        reach = app.reach("nap", timeout=20)
+        with pytest.raises(BlockingCallInLoop):
+            reach.call(1)
+        with pytest.raises(UsageError):
+            world.run(1)
+        await app.wait_for_async("nap", timeout=1)
+        async with asyncio.timeout(10):
+            return await asyncio.gather(*[reach.submit(seconds) for seconds in (3, 1, 2)])
+
+    ended = world.run_async(main())
+    assert [round(at) for at in ended] == [3, 1, 2]
+    assert world.now == pytest.approx(3, abs=0.1)
+
+    async def fail() -> None:
+        await asyncio.sleep(1)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        world.run_async(fail())
+
+
+def test_arguments_and_values_are_checked_as_in_production() -> None:
+    """Hints are enforced, values travel by the real codec, errors carry what they carry: a bad argument, a raise, a thing that cannot travel."""
+    ran: list[int] = []
+
+    def serve(x: int, ctx: Context) -> tuple[int, str]:
+        ran.append(x)
+        if x < 0:
+            raise ValueError("negative")
+        return x, ctx.caller.name
+
+    _, app, _ = pair(caps={"serve": serve})
+    reach = app.reach("serve")
+    assert reach.call(1) == (1, "app")
+    with pytest.raises(BadRequest, match="'x'"):
+        reach.call("one")
+    with pytest.raises(RemoteError, match="negative") as failure:
+        reach.call(-1)
+    assert (failure.value.type_name, failure.value.executed) == ("ValueError", "yes")
+    with pytest.raises(PayloadError):
+        reach.call(object())
+    with pytest.raises(NoProvider):
+        app.reach("nothing").call()
+    assert ran == [1, -1]
+
+
+def test_textual_hints_of_the_test_are_resolved() -> None:
+    """A handler defined in the test may use the test's own names in its hints."""
+
+    class Point:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    def where(at: "Point | None" = None) -> bool:  # noqa: UP037 - a textual hint is the point
+        return at is None
+
+    world = World(1)
+    world.node("server", {"where": where})
+    assert world.node("app").reach("where").call()
+
+
+def test_deadlines_pass_in_virtual_time() -> None:
+    """A call ends at its deadline, the handler is cancelled there, and the context counts down by the world's clock."""
+    ended: list[str] = []
+    left: list[float] = []
+
+    async def hang(ctx: Context) -> None:
+        left.append(ctx.remaining())
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            left.append(ctx.remaining())
+            ended.append("cancelled")
+            raise
+
+    world, app, _ = pair(caps={"hang": hang})
+    with pytest.raises(DeadlineExceeded):
+        app.reach("hang", timeout=7).call()
+    world.run(0.1)
+    assert world.now == pytest.approx(7.1, abs=0.01)
+    assert ended == ["cancelled"]
+    assert left == [pytest.approx(7, abs=0.1), pytest.approx(0, abs=0.01)]
+
+
+def test_cancel_reaches_the_handler() -> None:
+    """A cancelled future ends at once, and the handler hears of it wherever it sleeps."""
+    ended: list[float] = []
+    world, app, _ = pair(caps={"hang": capability("hang", handler=_hang(ended))})
+    future = app.reach("hang", timeout=100).submit()
+    world.run(5)
+    assert future.cancel()
+    with pytest.raises(Cancelled):
+        future.result()
+    world.run(0.1)
+    assert ended == [pytest.approx(5, abs=0.01)]
+
+
+def _hang(ended: list[float]) -> Any:
+    async def hang() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append(asyncio.get_running_loop().time())
+
+    return hang
+
+
+def test_a_slow_reader_slows_the_writer() -> None:
+    """A stream is bounded by credit: a handler of either kind is at most a window ahead of its reader, and closed when that leaves."""
+    made: list[int] = []
+    closed: list[str] = []
+
+    def count() -> Iterator[int]:
+        try:
+            for number in range(100_000):
+                made.append(number)
+                yield number
+        finally:
+            closed.append("plain")
+
+    async def acount() -> AsyncIterator[int]:
+        try:
+            for number in range(100_000):
+                made.append(number)
+                yield number
+        finally:
+            closed.append("async")
+
+    world, app, _ = pair(caps={"plain": count, "async": acount})
+    for kind in ("plain", "async"):
+        made.clear()
+        with app.reach(kind).stream() as stream:
+            got = []
+            for item in stream:
+                got.append(item)
+                world.run(0.5)
+                if len(got) == 40:
+                    break
+        assert got == list(range(40))
+        assert len(made) < 2000
+        world.run(0.1)
+    assert closed == ["plain", "async"]
+
+
+def test_streams_flow_in_both_directions() -> None:
+    """Iterables given to a call, channels, and handlers of both kinds that read them; in order, whole, and larger than a window."""
+
+    def total(numbers: Iterator[int]) -> int:
+        return sum(numbers)
+
+    async def echo(items: AsyncIterator[str]) -> AsyncIterator[str]:
+        async for item in items:
+            yield item.upper()
+
+    def doubled(numbers: Iterator[int]) -> Iterator[int]:
+        for number in numbers:
+            yield 2 * number
+
+    world, app, _ = pair(caps={"total": total, "echo": echo, "doubled": doubled})
+    assert app.reach("total", timeout=60).call(iter(range(5000))) == sum(range(5000))
+    assert list(app.reach("doubled").stream(range(20))) == list(range(0, 40, 2))
+    with app.reach("echo").channel() as channel:
+        for word in ("a", "b"):
+            channel.send(word)
+            assert channel.next() == word.upper()
+        channel.end()
+        assert list(channel) == []
+
+    async def talk() -> list[str]:
+        async with app.reach("echo").channel() as channel:
+            await channel.asend("x")
+            first = await channel.anext()
+            channel.end()
+            return [first] + [item async for item in channel]
+
+    assert world.run_async(talk()) == ["X"]
+
+
+def test_plain_handlers_call_on() -> None:
+    """Plain handlers call other nodes, and back, as on real ones; the trace and the deadline go along."""
+    world = World(4)
+    traces: list[str] = []
+
+    def top(x: int, ctx: Context) -> int:
+        traces.append(ctx.trace_id)
+        return int(b.reach("middle").call(x=x)) + 1
+
+    def middle(x: int, ctx: Context) -> int:
+        traces.append(ctx.trace_id)
+        assert ctx.remaining() < 2
+        return int(a.reach("double").call(x=x)) + 1
+
+    a = world.node("a", {"top": top, "double": double})
+    b = world.node("b", {"middle": middle})
+    c = world.node("c")
+    assert c.reach("top", timeout=2).call(5) == 12
+    assert len(set(traces)) == 1
+
+
+def test_a_wait_that_could_not_end_is_refused() -> None:
+    """What only the code below could do is no silent hang: the test fails, and says what to do."""
+
+    def doubled(numbers: Iterator[int]) -> Iterator[int]:
+        for number in numbers:
+            yield 2 * number
+
+    _, app, _ = pair(caps={"doubled": doubled})
+    with app.reach("doubled").channel() as channel:
+        channel.send(1)
+        assert channel.next() == 2
+        channel.send(2)
+        with pytest.raises(RemoteError, match="only the code that waits"):
+            list(channel)
+
+    async def never() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(UsageError, match="nothing ended this wait"):
+        World(1).run_async(never())
+
+
+def test_notify_all_and_reply_to() -> None:
+    """The other verbs: one-way calls, all providers, answers that go elsewhere and tasks to ask for."""
+    world = World(5)
+    got: list[Any] = []
+    app = world.node("app", {"inbox": got.append})
+    for name in ("one", "two"):
+        world.node(name, {"who": lambda name=name: name, "note": got.append})
+    app.wait_for("who", count=2, timeout=5)
+    assert sorted(answer.value for answer in app.reach("who").all()) == ["one", "two"]
+    app.reach("note").notify("hello")
+    world.run(0.1)
+    assert got == ["hello"]
+    accepted = app.reach("who", target="two", reply_to="inbox").submit().result()
+    world.run(0.1)
+    assert got == ["hello", "two"]
+    assert app.task(accepted.task_id).state == "done"
+
+
+def test_options_of_nodes_and_calls_mean_what_they_mean() -> None:
+    """Access rules, middleware, fallbacks by age, targets, sessions and events work on simulated nodes."""
+    world = World(6)
+    server = world.node("server", {"reset": lambda: "done", "echo": lambda x: x}, config={"access": {"reset": ["name:ops"]}})
+    app, ops = world.node("app", config={"last_good_age": 60.0}), world.node("ops")
+    with pytest.raises(AccessDenied):
+        app.reach("reset").call()
+    assert ops.reach("reset").call() == "done"
+
+    sides: list[str] = []
+
+    def noted(call: Any) -> Iterator[None]:
+        sides.append(call.side)
+        yield
+        call.answer = [call.answer]
+
+    server.use(noted)
+    assert app.reach("echo", fallback=LAST_GOOD).call(1) == [1]
+    app.use(noted)
+    assert app.reach("echo").call(1) == [[1]]
+    assert sides == ["handler", "caller", "handler"]
+    world.kill(server)
+    heard: list[str] = []
+    app.on("peer_joined", lambda event: heard.append(event.peer.name if event.peer else ""))
+    world.restart(server)
+    world.run(1)
+    assert heard == ["server"]
+
+
+def test_last_good_answers_age_in_virtual_time() -> None:
+    """What was answered last stands in for an error as long as it is fresh by the world's clock."""
+    world, app, server = pair()
+    app.reconfigure(last_good_age=60.0)
+    reach = app.reach("double", fallback=LAST_GOOD)
+    assert reach.call(2) == 4
+    world.kill(server)
+    world.run(30)
+    assert reach.call(2) == 4
+    world.run(60)
+    with pytest.raises(NoProvider):
+        reach.call(2)
+
+
+def test_breakers_open_and_try_again() -> None:
+    """A provider that fails is left out, told by an event, and tried again after virtual seconds."""
+    broken = [True]
+
+    def shaky() -> str:
+        if broken[0]:
+            raise OSError("out of order")
+        return "fine"
+
+    world, app, server = pair(caps={"shaky": shaky}, config={"warmup": 0})
+    other = world.node("other", {"shaky": lambda: "fine"}, config={"warmup": 0})
+    app.wait_for("shaky", count=2, timeout=5)
+    for _ in range(5):
+        with pytest.raises(RemoteError):
+            app.reach("shaky", retries=0, target="server").call()
+    assert ("breaker_opened", server.instance_id) in [(event.kind, event.peer and event.peer.instance_id) for event in app.seen]
+    assert [app.reach("shaky").call() for _ in range(20)] == ["fine"] * 20
+    assert [each.usable for each in app.explain("shaky").candidates if each.instance_id == server.instance_id] == [False]
+    broken[0] = False
+    world.kill(other)
+    world.run(10)
+    assert app.reach("shaky").call() == "fine"
+
+
+def test_a_stopping_node_finishes_what_it_accepted() -> None:
+    """`stop` drains: calls that run end well, later ones find nobody, peers are told that it left."""
+    world, app, server = pair()
+    future = app.reach("nap", timeout=20).submit(3)
+    world.run(1)
+    server.stop()
+    assert world.now == pytest.approx(3, abs=0.1)
+    assert future.result() == pytest.approx(3, abs=0.1)
+    assert app.peers() == []
+    assert [event.kind for event in app.seen] == ["peer_joined", "peer_state", "peer_left"]
+    with pytest.raises(NodeStopped):
+        server.reach("double").call(1)
+    with pytest.raises(NodeStopped):
+        server.start()
+
+    async def leave() -> None:
+        async with world.node("guest") as guest:
+            await asyncio.sleep(1)
+            assert guest.is_running
+        assert guest.state is State.LEFT
+
+    world.run_async(leave())
+
+
+def test_secrets_and_meshes_keep_nodes_apart() -> None:
+    """Nodes with different secrets are refused at the door, nodes of other meshes never meet."""
+    world = World(7)
+    a, b, c = world.node("a", secret="one"), world.node("b", secret="two"), world.node("c", mesh="other")
+    friend = world.node("friend", secret="one")
+    world.run(5)
+    assert [peer.name for peer in a.peers()] == ["friend"]
+    assert [peer.name for peer in friend.peers()] == ["a"]
+    assert b.peers() == c.peers() == []
+    assert "link_refused" in [event.kind for event in a.seen]
+
+
+def test_seeds_are_enough() -> None:
+    """Nodes without discovery meet by an address that one of them is given."""
+    world = World(8)
+    a = world.node("a", {"double": double}, discovery=())
+    b = world.node("b", discovery=())
+    world.run(5)
+    assert b.peers() == []
+    c = world.node("c", discovery=(), seeds=[a.address, b.address])
+    assert c.reach("double").call(2) == 4
+    world.run_until(lambda: len(b.peers()) == 2, limit=5)
+
+
+SCRIPT = Path(__file__).with_name("world_script.py")
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    """Two processes with different hash seeds go through the same run of calls and faults, message by message; another seed is another run."""
+
+    def run(seed: int, hash_seed: str) -> str:
+        environment = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[2])}
+        done = subprocess.run([sys.executable, SCRIPT, str(seed)], capture_output=True, text=True, timeout=60, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first = run(3, "1")
+    assert first == run(3, "4242")
+    assert first != run(4, "1")
+
+
+def test_a_callers_events_come_in_order() -> None:
+    """Listeners, iterators and `seen` tell the same story."""
+    world, app, server = pair()
+    heard: list[str] = []
+    app.on("*", lambda event: heard.append(event.kind))
+
+    async def listen() -> list[str]:
+        events = app.events()
+        world.after(1, world.kill, server)
+        world.after(2, world.restart, server)
+        kinds = []
+        async for event in events:
+            kinds.append(event.kind)
+            if len(kinds) == 3:
+                break
+        return kinds
+
+    kinds = world.run_async(listen())
+    world.run(1)
+    assert kinds[0] == "peer_joined"
+    assert heard[:3] == kinds == [event.kind for event in app.seen][:3]
