@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 from collections.abc import Callable
 from contextvars import Context, copy_context
 
@@ -34,7 +35,7 @@ class Schedule:
     def __init__(self) -> None:
         self.now = 0.0
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
-        self._sequence = 0
+        self._numbers = itertools.count()
         self._waits: list[Callable[[], bool]] = []
         self._context: Context = copy_context()
 
@@ -44,8 +45,7 @@ class Schedule:
 
     def at(self, time: float, action: Callable[[], object]) -> None:
         """Have something happen at a time, at once if that is past."""
-        self._sequence += 1
-        heapq.heappush(self._queue, (max(time, self.now), self._sequence, action))
+        heapq.heappush(self._queue, (max(time, self.now), next(self._numbers), action))
 
     def run(self, seconds: float) -> None:
         """Let so much time pass.

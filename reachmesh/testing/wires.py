@@ -162,6 +162,12 @@ class Wires:
             self.forget(wire)
             self._cut_off(wire)
 
+    def disconnect(self, one: Wire, other: Wire) -> None:
+        """Connections between two processes break."""
+        for way in list(one.ways.values()):
+            if way.target is other:
+                self._break(way)
+
     def passes(self, one: int, other: int) -> bool:
         """Whether the path is whole in both directions."""
         return (one, other) not in self.cuts and (other, one) not in self.cuts

@@ -126,6 +126,10 @@ class World:
         for pair in _pairs(one, other, one_way):
             self._wires.cuts[pair] = None
 
+    def disconnect(self, one: SimulatedNode, other: SimulatedNode) -> None:
+        """Connections between two nodes break, and what is under way on them is lost. New ones can be made at once."""
+        self._wires.disconnect(one._wire, other._wire)
+
     def partition(self, *groups: Iterable[SimulatedNode]) -> None:
         """Cut every path between nodes of different groups."""
         sides = [list(group) for group in groups]

@@ -260,6 +260,20 @@ def test_a_cut_path_holds_what_is_sent() -> None:
     assert ran == [1, 1, 2]
 
 
+def test_a_broken_connection_ends_its_calls_and_is_made_again() -> None:
+    """What was under way on a connection that breaks is `PeerLost`, and may have run; the next call goes over a new one."""
+    world, app, server = pair()
+    future = app.reach("nap", timeout=20).submit(5)
+    world.after(1, world.disconnect, server, app)
+    with pytest.raises(PeerLost) as lost:
+        future.result()
+    assert lost.value.executed == "maybe"
+    assert world.now < 2
+    world.run(0.1)
+    assert app.reach("echo").call(1) == 1
+    assert len(app.peers()) == 1
+
+
 def test_a_degraded_path_is_slow() -> None:
     """Faults of one path delay what passes there, that path only, until they are taken away."""
     world, app, server = pair()
@@ -376,6 +390,8 @@ def test_every_call_ends_once_and_in_time(seed: int, hostile: bool) -> None:
         elif what == 4:
             world.degrade(one, other, Faults(delay=dice.uniform(0, 0.5), loss=0.3))
             world.after(3, world.degrade, one, other, None)
+        else:
+            world.disconnect(one, other)
 
     for _ in range(15):
         world.after(dice.uniform(0, 30), misfortune)

@@ -1,12 +1,11 @@
-"""Whole engines joined in memory: connections with delays and drops, handlers and readers played by the seed, time that jumps.
+"""Whole engines joined by the network of `reachmesh.testing`: handlers and readers played by the seed, time that jumps.
 
-Everything random comes from one generator, so a seed is a run. What the tests judge is written down as it happens: how each call
+A `reachmesh.testing.World` has whole nodes; here are engines alone, and what their verbs do one by one. Everything random comes from one generator, so a seed is a run. What the tests judge is written down as it happens: how each call
 ended, what each handler ran, which items a reader got.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -22,6 +21,10 @@ from reachmesh.engine import Engine, Identity
 from reachmesh.errors import Cancelled, NodeStopped, ReachError, RemoteError
 from reachmesh.membership import Record, preset
 from reachmesh.routing import RouteRequest, RoutingConfig
+from reachmesh.testing import Faults
+from reachmesh.testing.process import Process
+from reachmesh.testing.schedule import Schedule
+from reachmesh.testing.wires import Wire, Wires
 from reachmesh.wire.limits import LIMITS
 from reachmesh.wire.values import dump, dump_arguments, dump_body, load, load_arguments, load_body
 from tests.unit.calls.fake_links import gathered
@@ -109,10 +112,11 @@ class Serving:
 class SimulatedNode:
     """An engine with its place in the world."""
 
-    def __init__(self, world: World, name: str, capabilities: dict[str, dict[str, Any]], **settings: Any) -> None:
+    def __init__(self, world: World, name: str, capabilities: dict[str, dict[str, Any]], address: str | None, **settings: Any) -> None:
         self.world, self.name = world, name
         self.boot = world.rng.randbytes(8)
-        self.address = f"10.0.0.{len(world.nodes) + 1}:7000"
+        place = len(world.nodes) + 1
+        self.address = address or f"10.0.0.{place}:7000"
         record = Record(
             boot=self.boot,
             instance_id=f"{name}-host-1-{self.boot.hex()[:8]}",
@@ -133,13 +137,17 @@ class SimulatedNode:
             **settings,
         )
         self.engine.links.book.own = frozenset((self.address,))
-        self.alive = True
-        self.connections: dict[int, Connection] = {}
-        self.dialing: dict[int, None] = {}
+        self.process = Process(world.schedule)
+        self.wire = Wire(world.network, self.process, place, self.address, None)
+        self.wire.driver = self
+        world.network.listen(self.wire)
         self.serving: list[Serving] = []
         self.executed: list[int] = []
-        self.routes = 0
         self.wake = float("inf")
+
+    @property
+    def alive(self) -> bool:
+        return self.process.alive
 
     # ---------------------------------------------------------------- verbs of a test
 
@@ -198,23 +206,36 @@ class SimulatedNode:
 
     # ---------------------------------------------------------------- the turn
 
+    def want_turn(self) -> None:
+        """Something has arrived."""
+        if self.alive:
+            self.turn()
+
     def turn(self) -> None:
-        """Carry the engine's outputs until there are none."""
-        engine, world = self.engine, self.world
+        """Read what has arrived, carry the engine's outputs until there are none."""
+        engine, world, wire = self.engine, self.world, self.wire
         engine.note_turn(world.now, world.now)
+        for message in wire.read((), world.now):
+            engine.handle_message(*message, world.now)
+        for what, key, reason in wire.take_changes():
+            if what == "opened":
+                engine.handle_opened(key, world.now)
+            else:
+                engine.handle_closed(key, reason, world.now)
         while True:
             if engine.next_timeout() <= world.now:
                 engine.tick(world.now)
             engine.settle(world.now)
             for key, address in engine.links.take_dials():
-                world.dial(self, key, address)
+                world.dials += 1
+                wire.dial(key, address)
             for key, batch, parts in engine.links.take_sends():
                 if key:
-                    world.carry(self, key, batch, [bytes(part) for part in parts])
+                    wire.send(key, batch, parts)
                 else:
                     engine.handle_message(0, batch, parts, world.now)
             for key in engine.links.take_closes():
-                world.hang_up(self, key)
+                wire.close_link(key)
             deliveries = engine.take_deliveries()
             for kind, target, value in deliveries:
                 self.deliver(kind, target, value)
@@ -282,35 +303,27 @@ class SimulatedNode:
         }
 
 
-class Connection:
-    """Two ends, and what is under way in each direction."""
-
-    def __init__(self, ends: tuple[tuple[SimulatedNode, int], tuple[SimulatedNode, int]]) -> None:
-        self.ends = ends
-        self.clear_at = [0.0, 0.0]
-        self.broken = False
-
-    def other(self, node: SimulatedNode) -> tuple[int, SimulatedNode, int]:
-        """Direction, node and key of the other end."""
-        side = 0 if self.ends[0][0] is node else 1
-        return (side, *self.ends[1 - side])
-
-
 class World:
     """Nodes, connections between them, and the clock."""
 
     def __init__(self, seed: int = 0, *, delay: tuple[float, float] = (0.0001, 0.002), think: tuple[float, float] = (0.0, 0.005)) -> None:
         self.rng = Random(seed)
-        self.now = 100.0
-        self.delay, self.think = delay, think
+        self.schedule = Schedule()
+        self.schedule.now = 100.0
+        self.network = Wires(Random(seed), Faults(delay=delay[0], jitter=delay[1] - delay[0]))
+        self.think = think
         self.nodes: list[SimulatedNode] = []
         self.asked: list[Asked] = []
         self.dials = 0
-        self._queue: list[tuple[float, int, Callable[[], Any]]] = []
-        self._sequence = 0
 
-    def node(self, name: str, *capabilities: str, options: dict[str, Any] | None = None, **settings: Any) -> SimulatedNode:
-        node = SimulatedNode(self, name, {each: options or {} for each in capabilities}, **settings)
+    @property
+    def now(self) -> float:
+        return self.schedule.now
+
+    def node(
+        self, name: str, *capabilities: str, options: dict[str, Any] | None = None, address: str | None = None, **settings: Any
+    ) -> SimulatedNode:
+        node = SimulatedNode(self, name, {each: options or {} for each in capabilities}, address, **settings)
         self.nodes.append(node)
         self.at(0.0, node.woken)
         return node
@@ -325,8 +338,7 @@ class World:
     # ---------------------------------------------------------------- time
 
     def at(self, delay: float, action: Callable[[], Any]) -> None:
-        self._sequence += 1
-        heapq.heappush(self._queue, (self.now + max(0.0, delay), self._sequence, action))
+        self.schedule.at(self.now + delay, action)
 
     def later(self, node: SimulatedNode, action: Callable[[], Any]) -> None:
         """Something a node's handler or reader does after thinking."""
@@ -339,11 +351,7 @@ class World:
         self.at(self.rng.uniform(*self.think), act)
 
     def run(self, seconds: float) -> None:
-        limit = self.now + seconds
-        while self._queue and self._queue[0][0] <= limit:
-            self.now, _, action = heapq.heappop(self._queue)
-            action()
-        self.now = limit
+        self.schedule.run(seconds)
 
     def run_until(self, condition: Callable[[], Any], limit: float) -> float:
         """Let time pass until `condition`; the seconds it took."""
@@ -355,71 +363,19 @@ class World:
 
     # ---------------------------------------------------------------- connections
 
-    def _latency(self) -> float:
-        return self.rng.uniform(*self.delay)
+    def connections(self) -> list[tuple[SimulatedNode, SimulatedNode]]:
+        """Both ends of each."""
+        ends = [(way.source.place, way.target.place) for node in self.nodes if node.alive for key, way in node.wire.ways.items() if key > 0]
+        return [(self.nodes[one - 1], self.nodes[other - 1]) for one, other in ends]
 
-    def dial(self, node: SimulatedNode, key: int, address: str) -> None:
-        self.dials += 1
-        node.dialing[key] = None
-
-        def arrive() -> None:
-            target = next((each for each in self.nodes if each.address == address and each.alive), None)
-            if target is None:
-                self.tell_closed(node, key, "refused")
-            elif node.alive and key in node.dialing:
-                target.routes += 1
-                connection = Connection(((node, key), (target, -target.routes)))
-                node.connections[key] = target.connections[-target.routes] = connection
-                node.engine.handle_opened(key, self.now)
-                node.turn()
-
-        self.at(2 * self._latency(), arrive)
-
-    def carry(self, node: SimulatedNode, key: int, batch: bytes, parts: list[bytes]) -> None:
-        connection = node.connections.get(key)
-        if connection is None:
-            return
-        side, target, target_key = connection.other(node)
-
-        def arrive() -> None:
-            if not connection.broken and target.alive and target_key in target.connections:
-                target.engine.handle_message(target_key, batch, parts, self.now)
-                target.turn()
-
-        at = max(connection.clear_at[side], self.now + self._latency())
-        connection.clear_at[side] = at
-        self.at(at - self.now, arrive)
-
-    def hang_up(self, node: SimulatedNode, key: int) -> None:
-        """One side closes: what it sent arrives before the end of the connection."""
-        node.dialing.pop(key, None)
-        connection = node.connections.pop(key, None)
-        if connection is not None:
-            side, target, target_key = connection.other(node)
-            at = max(connection.clear_at[side], self.now + self._latency())
-            self.at(at - self.now, lambda: self.tell_closed(target, target_key, "disconnected"))
-
-    def tell_closed(self, node: SimulatedNode, key: int, reason: str) -> None:
-        if node.alive and (reason == "refused" or node.connections.pop(key, None) is not None):
-            node.engine.handle_closed(key, reason, self.now)
-            node.turn()
-
-    def connections(self) -> list[Connection]:
-        found = {id(each): each for node in self.nodes if node.alive for each in node.connections.values()}
-        return [each for each in found.values() if all(end.alive and key in end.connections for end, key in each.ends)]
-
-    def drop(self, connection: Connection) -> None:
-        """A connection breaks: what is under way is lost."""
-        connection.broken = True
-        for node, key in connection.ends:
-            self.at(self._latency(), lambda node=node, key=key: self.tell_closed(node, key, "disconnected"))  # type: ignore[misc]
+    def drop(self, connection: tuple[SimulatedNode, SimulatedNode]) -> None:
+        """The connections between two nodes break: what is under way is lost."""
+        one, other = connection
+        self.network.disconnect(one.wire, other.wire)
 
     def kill(self, node: SimulatedNode) -> None:
-        node.alive = False
-        for connection in list(node.connections.values()):
-            _, target, key = connection.other(node)
-            connection.broken = True
-            self.at(self._latency(), lambda target=target, key=key: self.tell_closed(target, key, "disconnected"))  # type: ignore[misc]
+        node.process.end()
+        self.network.kill(node.wire, silent=False)
 
     # ---------------------------------------------------------------- judgement
 

@@ -146,9 +146,7 @@ def test_a_process_reborn_at_the_address_executes_nothing_meant_for_the_old_one(
     world = World(9)
     one, other = world.pair("echo")
     world.kill(other)
-    reborn = world.node("other", "echo")
-    reborn.address = other.address
-    reborn.engine.links.book.own = frozenset((other.address,))
+    reborn = world.node("other", "echo", address=other.address)
     calls = [one.ask("echo", n, retries=0, deadline=world.now + 2) for n in range(20)]
     reborn.find(one)
     world.run(10)
