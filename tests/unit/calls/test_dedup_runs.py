@@ -41,7 +41,7 @@ class Handlers:
         call.started = now
         self.running.append(call)
         before = self.executions.setdefault(call.extras["d"], [])
-        assert not before or now > before[-1][1] + TTL, "a key ran again"
+        assert not before or now >= before[-1][1] + TTL, "a key ran again"
         before.append([now, float("inf")])
         return True
 
