@@ -5,7 +5,6 @@ Each runs in a thread of its own: a node whose pool is full of stuck calls answe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +63,7 @@ def _status(node: ReachNode, count: int) -> dict[str, Any]:
 
     def read(log: CallLog, now: float) -> dict[str, Any]:
         rates = log.served.rates(now)
-        since = time.time() - now
+        since = node._wall() - now
         members = engine.membership.members
         links = [members[boot] for boot in engine.links.linked() if boot in members]
         return {
@@ -83,7 +82,7 @@ def _status(node: ReachNode, count: int) -> dict[str, Any]:
         "instance_id": node.instance_id,
         "status": node.state.name,
         "started": node._started_at,
-        "now": time.time(),
+        "now": node._wall(),
         "running": max(0, running - 1),  # this very call left out
     }
     return own | driver.ask_log(read)
@@ -104,7 +103,7 @@ def _trace(node: ReachNode, trace_id: bytes) -> list[dict[str, Any]]:
     engine = node._driver.engine
 
     def read(log: CallLog, now: float) -> list[dict[str, Any]]:
-        since = time.time() - now
+        since = node._wall() - now
         open_now = [_running(each, now) for each in engine.callee.all() if each.trace_id == trace_id]
         seen = [*log.served.of_trace(trace_id), *(each for each in open_now if not each.capability.startswith(RESERVED))]
         own = {"node": node.name, "instance_id": node.instance_id}

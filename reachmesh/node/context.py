@@ -93,11 +93,11 @@ class Context:
     @contextmanager
     def subtask(self, name: str) -> Iterator[None]:
         """Measure a part of the handler's work under a name."""
-        began = time.perf_counter()
+        began = self._now()
         try:
             yield
         finally:
-            self.subtasks[name] = self.subtasks.get(name, 0.0) + time.perf_counter() - began
+            self.subtasks[name] = self.subtasks.get(name, 0.0) + self._now() - began
 
     def fail(self, code: str, message: str = "") -> NoReturn:
         """End the call with a semantic failure: the caller gets `SemanticError` with this code.

@@ -117,6 +117,7 @@ class ReachNode:
     """
 
     _now: Callable[[], float] = staticmethod(time.monotonic)
+    _wall: Callable[[], float] = staticmethod(time.time)
     _environ: ClassVar[Mapping[str, str] | None] = None
     _made_by: ClassVar[int] = 1
     """How many frames above the constructor the names are that hints of handlers may use."""
@@ -182,7 +183,7 @@ class ReachNode:
             zone=self._settings.zone,
             observer=self._observer,
         )
-        self._started_at = time.time()
+        self._started_at = self._wall()
         self._record = self._make_record(())
         self._pid = os.getpid()
         self._rng = random.Random(os.urandom(16))

@@ -12,6 +12,7 @@ from reachmesh.engine import Engine, Note
 from reachmesh.engine.providers import RESERVED
 from reachmesh.errors import BlockingCallInLoop, NodeStopped, UsageError
 from reachmesh.node.answers import Answer, Answers
+from reachmesh.node.capability import Capability
 from reachmesh.node.feeder import Feeder
 from reachmesh.node.inputs import _END, Input
 from reachmesh.node.listeners import Listener, Listeners
@@ -20,11 +21,10 @@ from reachmesh.node.peers import Event, event_of
 from reachmesh.node.reach import Reach
 from reachmesh.node.served import ServedCall
 from reachmesh.node.stream import StreamHandle
-from reachmesh.node.turns import Turns
 from reachmesh.observe.calls import CallLog
 
 from .process import Process
-from .running import SimulatedCallbacks, SimulatedDriver, SimulatedExecutor
+from .running import SimulatedCallbacks, SimulatedDriver, SimulatedExecutor, SimulatedTurns
 from .schedule import Schedule
 from .wires import Wire
 
@@ -182,7 +182,7 @@ class SimulatedNode(ReachNode):
 
     def __init__(self, world: World, place: int, name: str, caps: Any, *, host: str | None, **options: Any) -> None:
         self._world, self.place = world, place
-        self._now = world._schedule.time
+        self._now, self._wall = world._schedule.time, self._show_wall
         self.host = f"host{place}" if host is None else host
         self.address = f"10.0.{place >> 8}.{place & 255}:7400"
         self.seen: list[Event] = []
@@ -205,7 +205,7 @@ class SimulatedNode(ReachNode):
         self._listeners = Listeners(self._callbacks, listeners)
         self._left = False
 
-    def _wall(self) -> float:
+    def _show_wall(self) -> float:
         return self._world.wall + self.clock_offset
 
     # ---------------------------------------------------------------- life
@@ -228,7 +228,7 @@ class SimulatedNode(ReachNode):
         engine = self._make_engine((self.address,), random.Random(self._rng.getrandbits(64)), now)
         wire = self._wire = Wire(self._world._wires, process, self.place, self.address, self._settings.secret)
         executor = self._executor = SimulatedExecutor(self.name, process)
-        turns = Turns(
+        turns = SimulatedTurns(
             self.name,
             engine,
             cast("Any", wire),
@@ -244,6 +244,9 @@ class SimulatedNode(ReachNode):
         self._world._wires.listen(wire)
         self._phase = "running"
         driver.start()
+
+    def _add(self, declared: Capability, localns: Mapping[str, Any]) -> None:
+        super()._add(replace(declared, domain=None) if declared.domain == "process" else declared, localns)
 
     def _notice(self, notes: list[Note]) -> None:
         self.seen += map(event_of, notes)

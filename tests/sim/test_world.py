@@ -471,3 +471,21 @@ def test_a_callers_events_come_in_order() -> None:
     world.run(1)
     assert kinds[0] == "peer_joined"
     assert heard[:3] == kinds == [event.kind for event in app.seen][:3]
+
+
+def test_nothing_takes_a_process_or_a_real_clock() -> None:
+    """A handler for another process runs in the world too; statuses and measured parts of a call are in the world's time."""
+
+    async def parts(ctx: Context) -> dict[str, float]:
+        with ctx.subtask("nap"):
+            await asyncio.sleep(3)
+        return ctx.subtasks
+
+    world, app, server = pair(caps={"parts": parts, "double": capability("double", handler=double, domain="process")})
+    server.capability("also", domain="process")(double)
+    app.wait_for("also", timeout=5)
+    assert app.reach("double").call(1) == app.reach("also").call(1) == 2
+    assert app.reach("parts", timeout=10).call() == {"nap": pytest.approx(3)}
+    status = app.reach("reachmesh.status", target="server").call()
+    assert status["started"] == pytest.approx(world.wall - 3, abs=0.5)
+    assert status["calls"][0]["at"] == pytest.approx(world.wall - 3, abs=0.5)
