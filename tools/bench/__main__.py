@@ -119,6 +119,10 @@ class Run:
             self._put("memory", name, Cell([memory / 2**20]))
 
 
+BEGIN = "<!-- BENCHMARK BEGIN: `python3 tools/run.py bench --readme` writes what follows; numbers are typed nowhere else in this file -->"
+END = "<!-- BENCHMARK END -->"
+
+
 def say(text: str) -> None:
     """Progress, apart from the result."""
     print(text, file=sys.stderr, flush=True)
@@ -134,6 +138,14 @@ def chosen(every: tuple[Any, ...], names: list[str] | None, parser: argparse.Arg
     return picked
 
 
+def put_into_readme(tables: str) -> None:
+    """Replace what is between the two marks in README.md."""
+    path = Path(__file__).parents[2] / "README.md"
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    path.write_text(f"{before}{begin}\n\n{tables.strip()}\n\n{end}{after}", encoding="utf-8")
+
+
 def main() -> int:
     """Read the command line, run, report; 0 unless not even raw could be measured."""
     parser = argparse.ArgumentParser(prog="python3 tools/run.py bench", description="reachmesh beside its peers, on this machine")
@@ -144,6 +156,7 @@ def main() -> int:
     parser.add_argument("--costs", action="store_true", help="memory per call, stream and peer too (another minute)")
     parser.add_argument("--rounds", type=int, help="rounds to take the median of (default 3, quick 1)")
     parser.add_argument("--seconds", type=float, help="seconds a work and round (default 1, quick 0.2)")
+    parser.add_argument("--readme", action="store_true", help="put the tables into README.md, in the place of those of an earlier run")
     options = parser.parse_args()
     variants = chosen(VARIANTS, [*options.only, "raw"] if options.only else None, parser)
     works = [work for work in chosen(WORKS, options.works, parser) if work.quick or not options.quick or options.works]
@@ -174,10 +187,16 @@ def main() -> int:
     elif options.json:
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if options.json != "-":
-        print(as_text(run.cells, variants, run.absent))
-        print("\nMachine: " + ", ".join(f"{key} {value}" for key, value in facts.items()))
-        print("Versions: " + ", ".join(f"{key} {value}" for key, value in used.items()))
-        print(f"Medians of {run.rounds} interleaved rounds of {run.seconds:g} s a work; in brackets, the ratio to raw. Took {took:.0f} s.")
+        shown = [
+            as_text(run.cells, variants, run.absent),
+            "",
+            "Machine: " + ", ".join(f"{key} {value}" for key, value in facts.items()) + "\\",
+            "Versions: " + ", ".join(f"{key} {value}" for key, value in used.items()) + "\\",
+            f"Medians of {run.rounds} interleaved rounds of {run.seconds:g} s a work; in brackets, the ratio to raw. Took {took:.0f} s.",
+        ]
+        print("\n".join(shown))
+        if options.readme:
+            put_into_readme("\n".join(shown))
     return 0 if "raw" in run.pairs else 1
 
 
