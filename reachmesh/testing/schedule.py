@@ -21,8 +21,13 @@ from reachmesh.errors import UsageError
 PATIENCE = 3600.0
 """Virtual seconds after which a wait without a limit of its own is given up: a test that can not end is to fail."""
 
+_MAKE_ASYNC = "make the handler `async`: plain ones wait on top of each other here, see reachmesh/testing/README.md"
+
 NESTED_PATIENCE = 60.0
 """The same for a wait on top of another whose end has come."""
+
+DEEPEST = 50
+"""Waits on top of each other at most; each takes some twenty frames of the one stack there is."""
 
 
 class Schedule:
@@ -63,6 +68,8 @@ class Schedule:
         """
         if asyncio._get_running_loop() is not None:
             raise UsageError("waiting here would stop the world", hint="`await` it; for time to pass, `await asyncio.sleep(...)`")
+        if len(self._waits) >= DEEPEST:
+            raise UsageError(f"{DEEPEST} plain handlers wait on top of each other", hint=_MAKE_ASYNC)
         began = self.now
         limit = began + (PATIENCE if timeout is None else timeout)
         below = self._waits[-1] if self._waits else None
@@ -77,7 +84,7 @@ class Schedule:
                 if below is not None and self.now > began + NESTED_PATIENCE and not done() and below():
                     raise UsageError(
                         "this handler waits for what only the code that waits for the handler could do",
-                        hint="make the handler `async`: plain ones wait on top of each other here, see reachmesh/testing/README.md",
+                        hint=_MAKE_ASYNC,
                     )
             return True
         finally:

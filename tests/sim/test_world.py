@@ -293,6 +293,17 @@ def test_a_wait_that_could_not_end_is_refused() -> None:
         with pytest.raises(RemoteError, match="only the code that waits"):
             list(channel)
 
+    app.capability("relay")(lambda: app.reach("nap", timeout=50).call(1))
+    app.capability("nap")(nap)
+
+    async def relay_all() -> list[Any]:
+        futures = [app.reach("relay", timeout=60).submit() for _ in range(200)]
+        return await asyncio.gather(*futures, return_exceptions=True)
+
+    ends = app._world.run_async(relay_all())
+    assert len([end for end in ends if isinstance(end, float)]) >= 40
+    assert all("wait on top of each other" in str(end) for end in ends if not isinstance(end, float))
+
     async def never() -> None:
         await asyncio.get_running_loop().create_future()
 
