@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from .faults import Faults
 from .members import SimulatedMember
 from .mesh import Mesh
-from .network import Faults, Network
+from .network import Network
 from .node import SimulatedNode
 from .world import World
 

@@ -20,8 +20,9 @@ from reachmesh.membership import Membership, MembershipConfig, Record, State
 from reachmesh.membership.rings import SortedRings
 from reachmesh.membership.table import Member, Table
 
+from .faults import Faults
 from .members import SimulatedMember
-from .network import Faults, Network
+from .network import Network
 
 STARTED = 2
 """Incarnation of a node right after its start."""

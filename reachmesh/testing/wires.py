@@ -15,7 +15,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from .network import Faults
+from .faults import Faults
 from .process import Process
 
 Message = tuple[bytes, tuple[bytes, ...]]

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from reachmesh.errors import UsageError
 
-from .network import Faults
+from .faults import Faults
 from .node import SimulatedNode
 from .process import VirtualLoop
 from .schedule import Schedule
