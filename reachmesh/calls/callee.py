@@ -38,6 +38,7 @@ from reachmesh.errors import (
     AccessDenied,
     BadRequest,
     DeadlineExceeded,
+    Executed,
     LoopDetected,
     NoProvider,
     Overloaded,
@@ -262,8 +263,8 @@ class Callee:
         segments: list[Buffer] = [body, *frame.parts] if len(body) else list(frame.parts)
         batch, fault = call.inflow.handle_piece(frame.flags, segments, now)
         if fault:
-            executed = "no" if self._give_up(call, now) else "maybe"
-            self._fail(call, BadRequest(f"what {call.capability!r} was sent is malformed: {fault}", executed=executed), now, closing=True)  # type: ignore[arg-type]
+            executed = self._ended_as(call, now)
+            self._fail(call, BadRequest(f"what {call.capability!r} was sent is malformed: {fault}", executed=executed), now, closing=True)
             return
         if batch is not None:
             if call.body is None:
@@ -286,8 +287,8 @@ class Callee:
         """Stop what is over its deadline; one that has not started never will."""
         for owner in self._timers.due(now):
             assert isinstance(owner, IncomingCall)
-            executed = "no" if self._give_up(owner, now) else "maybe"
-            self._fail(owner, DeadlineExceeded(f"{owner.capability!r} did not finish in time", executed=executed), now, closing=True)  # type: ignore[arg-type]
+            executed = self._ended_as(owner, now)
+            self._fail(owner, DeadlineExceeded(f"{owner.capability!r} did not finish in time", executed=executed), now, closing=True)
         for call, error in self.admission.late(now):
             self._fail(call, error, now, closing=True)
 
@@ -307,8 +308,8 @@ class Callee:
     def stop_all(self, reason: str, now: float) -> None:
         """End every open call: its caller is told, its handler is cancelled."""
         for call in self.all():
-            executed = "no" if self._give_up(call, now) else "maybe"
-            self._fail(call, PeerLost(f"{self._instance_id} stopped: {reason}", executed=executed), now, closing=True)  # type: ignore[arg-type]
+            executed = self._ended_as(call, now)
+            self._fail(call, PeerLost(f"{self._instance_id} stopped: {reason}", executed=executed), now, closing=True)
 
     # ---------------------------------------------------------------- verbs of the execution side
 
@@ -443,6 +444,10 @@ class Callee:
         elif not run.closed:
             run.closed, run.reason = True, reason
             self._tell_stopped(run, reason)
+
+    def _ended_as(self, call: IncomingCall, now: float) -> Executed:
+        """End a call before its handler begins, if that can still be; what is then known of whether it ran."""
+        return "no" if self._give_up(call, now) else "maybe"
 
     def _give_up(self, call: IncomingCall, now: float) -> bool:
         """See that a handler that has not begun never will; true when it surely has not and will not."""

@@ -76,13 +76,16 @@ class _Run:
         self.bodies, self.at = bodies, 0
 
 
-def placed(segments: Sequence[Buffer]) -> tuple[bool, bytes, Sequence[Buffer]]:
+def placed(segments: Sequence[Buffer]) -> tuple[bool, Buffer, Sequence[Buffer]]:
     """Place a whole payload: whether it is too large for its own frame and has to flow; else what is in the frame, and its parts."""
+    if not segments:
+        return False, b"", ()
+    body = segments[0]
+    if len(segments) == 1 and len(body) < PART_BYTES:  # nearly all
+        return False, body, ()
     if sum(map(len, segments)) > FLAT_BYTES:
         return True, b"", ()
-    if len(segments) == 1:
-        return False, *packed(segments[0])
-    return False, bytes(segments[0]) if segments else b"", segments[1:]
+    return (False, b"", segments) if len(segments) == 1 else (False, body, segments[1:])
 
 
 class Gathered:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 
 from reachmesh.calls.flags import MSGPACK, REQUEST, REQUEST_MORE, REQUEST_RETRY, RESPONSE, RESPONSE_ERROR, RESPONSE_MORE, STREAM
-from reachmesh.calls.flows import PART_BYTES, Buffer, placed
+from reachmesh.calls.flows import Buffer, placed
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.calls.ports import Flowing
@@ -33,14 +33,9 @@ def request_frame(call: OutgoingCall, call_id: int, now: float) -> Sent:
     flags, deadline = call.flags, call.deadline
     if call.attempts:
         flags |= REQUEST_RETRY
-    segments = call.body
-    body: Buffer = segments[0]
-    parts: Sequence[Buffer] = ()
-    large = False
-    if len(segments) > 1 or len(body) >= PART_BYTES:
-        large, body, parts = placed(segments)
-        if large:
-            flags |= REQUEST_MORE
+    large, body, parts = placed(call.body)
+    if large:
+        flags |= REQUEST_MORE
     frame = encode_frame(
         REQUEST,
         flags,
@@ -60,13 +55,9 @@ def request_frame(call: OutgoingCall, call_id: int, now: float) -> Sent:
 
 def response_frame(call: IncomingCall, flags: int, payload_format: int, segments: Sequence[Buffer], level: int, now: float) -> Sent:
     """The RESPONSE, with the backpressure `level` and the time that the handler took."""
-    body: Buffer = segments[0] if segments else b""
-    parts: Sequence[Buffer] = ()
-    large = False
-    if len(segments) > 1 or len(body) >= PART_BYTES:
-        large, body, parts = placed(segments)
-        if large:
-            flags |= RESPONSE_MORE
+    large, body, parts = placed(segments)
+    if large:
+        flags |= RESPONSE_MORE
     frame = encode_frame(
         RESPONSE,
         flags,

@@ -58,8 +58,7 @@ class Surroundings:
         self._thread = thread  # once it runs: a stop in another thread joins what it finds here
 
     def stop(self) -> None:
-        """Remember who is here, take back what was announced."""
-        self.remember()
+        """Take back what was announced, look no more."""
         self._over.set()
         self.discovery.stop()
 

@@ -27,6 +27,7 @@ async def triple(x: int) -> int:
 
 
 async def stuck(seconds: float) -> None:
+    STUCK.set()
     time.sleep(seconds)
 
 
@@ -40,6 +41,7 @@ def around(x: int, ctx: Context) -> int:
 
 
 NODES: dict[str, ReachNode] = {}
+STUCK = threading.Event()
 
 
 @pytest.fixture
@@ -219,7 +221,7 @@ def test_a_blocked_handlers_loop_holds_up_nobody_else(pair: tuple[ReachNode, Rea
     pooled = client.reach("pooled", timeout=20)
     client.reach("triple").call(x=1)  # from now on the loop turns the engine
     blocked = client.reach("stuck", timeout=20).submit(seconds=3.0)
-    time.sleep(0.2)
+    assert STUCK.wait(10)
     began = time.monotonic()
     for x in range(300):
         assert pooled.call(x=x) == 2 * x

@@ -18,22 +18,8 @@ from reachmesh.errors import (
     RemoteError,
     UsageError,
 )
-from reachmesh.testing import SimulatedNode, World
-
-
-def double(x: int) -> int:
-    return 2 * x
-
-
-async def nap(seconds: float) -> float:
-    await asyncio.sleep(seconds)
-    return asyncio.get_running_loop().time()
-
-
-def pair(seed: int = 1, caps: Any = None, **options: Any) -> tuple[World, SimulatedNode, SimulatedNode]:
-    """A world with a node that calls and one that serves."""
-    world = World(seed)
-    return world, world.node("app"), world.node("server", caps or {"double": double, "nap": nap}, **options)
+from reachmesh.testing import World
+from tests.sim.pairs import double, nap, pair
 
 
 def test_arguments_and_values_are_checked_as_in_production() -> None:

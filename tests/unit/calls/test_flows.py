@@ -177,10 +177,10 @@ def test_a_sender_that_ignores_its_credit_is_a_fault() -> None:
 @given(st.integers(LIMITS.chunk - 40, 5 * LIMITS.chunk), st.integers(0, 3 * LIMITS.large_chunk), st.integers(1, 3))
 def test_a_body_arrives_whatever_credit_was_there(size: int, credit: int, segments: int) -> None:
     """A body is joined from as many chunks as the credit made of it: with much credit a large one leaves as one chunk, first and last."""
-    sent = Outflow(LIMITS.chunk)
-    into = Inflow(LIMITS.message, Pace(), 0.0, is_body=True)
-    into._room += credit
-    sent.grant(0, credit)
+    sent, pace = Outflow(LIMITS.chunk), Pace()
+    pace.note(WINDOW_BYTES + credit, 0.0)  # what the body before it ended with
+    into = Inflow(LIMITS.message, pace, 0.0, is_body=True)
+    sent.grant(*(into.take_grant() or (0, 0)))
     body: list[bytes | bytearray | memoryview] = [bytes([number]) * (size // segments) for number in range(segments)]
     sent.put_body(body)
     sent.end()
