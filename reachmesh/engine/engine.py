@@ -258,6 +258,11 @@ class Engine:
         """Somebody was turned away at the door: another secret, or none."""
         self._note_refused(LinkNote("refused", 0, b"", f"somebody {INSECURE}"), now)
 
+    @property
+    def refusals(self) -> list[str]:
+        """Why links were refused, each reason once, the newest last."""
+        return sorted(self._refusals, key=self._refusals.__getitem__)
+
     def _note_refused(self, note: LinkNote, now: float) -> None:
         """Tell of a refusal, the same one at most every `_REFUSALS_EVERY` seconds: strangers try again and again."""
         if now - self._refusals.get(note.detail, float("-inf")) < _REFUSALS_EVERY:

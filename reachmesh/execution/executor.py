@@ -28,7 +28,7 @@ from collections.abc import Coroutine
 from time import perf_counter
 from typing import Any, Protocol
 
-from reachmesh.errors import ConfigError, NodeStopped
+from reachmesh.errors import ConfigError, NodeStopped, Overloaded
 from reachmesh.execution.handler import Handler
 from reachmesh.execution.inline import InlineDomain
 from reachmesh.execution.job import Job
@@ -136,6 +136,12 @@ class Executor:
         elif domain == "process":
             taken = self._put_in_process(job)
         elif handler.streams:
+            if self._streams.full:  # streams may last for ever: one that waited for another would wait in silence
+                failed(
+                    job,
+                    Overloaded(f"{self._streams.hard_limit} streams of plain generators run here already", executed="no", retry_after=1.0),
+                )
+                return
             taken = self._streams.put(job)
         elif domain == "inline" and self._inline.allows(handler) and not self._stopped:
             self._inline.run(job, self._put_on_loop)

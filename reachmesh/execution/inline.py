@@ -22,7 +22,7 @@ from reachmesh.execution.running import Adopt, run_plain
 try:
     import resource
 except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+    resource = None  # type: ignore[assignment]  # a module elsewhere
 
 log = logging.getLogger("reachmesh.execution")
 

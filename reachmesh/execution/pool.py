@@ -130,6 +130,12 @@ class ThreadPool:
         with self._lock:
             return len(self._threads) - len(self._idle), len(self._queue)
 
+    @property
+    def full(self) -> bool:
+        """Whether one more job would have to wait for one that runs."""
+        with self._lock:
+            return len(self._threads) - len(self._idle) + len(self._queue) >= self.hard_limit
+
     def close(self) -> list[Job]:
         """Take no more jobs, end the idle threads; running jobs go on. Gives back the queued jobs."""
         with self._lock:

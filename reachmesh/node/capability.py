@@ -111,9 +111,9 @@ def capability(
         timeout=timeout,
         version=version,
         compatible_from=compatible_from,
-        semantic_errors=semantic_errors,  # type: ignore[arg-type]
+        semantic_errors=semantic_errors,  # type: ignore[arg-type]  # checked by its rule
         weight=weight,
-        requires=requires,  # type: ignore[arg-type]
+        requires=requires,  # type: ignore[arg-type]  # checked by its rule
     )
     declared.check()
     return replace(declared, semantic_errors=tuple(semantic_errors), requires=tuple(requires))

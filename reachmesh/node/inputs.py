@@ -35,7 +35,7 @@ class Input:
     def __init__(self, consumed: Callable[[int, int], None] | None, convert: Callable[[Any], Any] | None = None) -> None:
         self._consumed = consumed
         self._convert = convert
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a stream that the garbage collector drops ends its input, in whatever this thread is doing
         self._filled = threading.Condition(self._lock)
         self._batches: deque[Batch] = deque()
         self.ready: Iterator[Any] = iter(())
@@ -78,6 +78,11 @@ class Input:
     def ended(self) -> bool:
         """Whether the end has come (there may be items left to read)."""
         return self._ended
+
+    def is_read(self) -> bool:
+        """Whether the stream is complete and everything was read. To be asked by who will read no more: it may take an item."""
+        with self._lock:
+            return self._ended and self._error is None and not self._batches and next(self.ready, _END) is _END
 
     def _notify(self) -> None:
         self._filled.notify_all()

@@ -7,6 +7,7 @@ nothing of the user's; functions are called in the callbacks' thread, so a slow 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 import weakref
@@ -20,8 +21,13 @@ from reachmesh.node.callbacks import Callbacks
 from reachmesh.node.peers import Event, event_of
 from reachmesh.node.wakers import Waker, call_soon
 
+_log = logging.getLogger("reachmesh")
+
 EVENTS_WAITING = 10_000
 """Events one slow iterator may be behind; beyond it the oldest are dropped."""
+
+_LOGGED = ("link_refused", "version_refused")
+"""Kinds that are logged too: who expects a peer and sees none looks there first. The same refusal comes every 30 s at most."""
 
 Listener = tuple[str, Callable[[Event], Any]]
 """The kind of event ("*" = all) and the function."""
@@ -92,6 +98,9 @@ class Listeners:
     def notice(self, notes: Sequence[Note]) -> None:
         """Something happened. With the seat held: who listens now hears of it, and nobody who begins to listen later."""
         self._wake()
+        for note in notes:
+            if note.kind in _LOGGED:
+                self._callbacks.put(_log.warning, "a link was refused: %s", note.reason)
         functions, iterators = tuple(self.functions), self._all_iterators()
         if not functions and not iterators:
             return

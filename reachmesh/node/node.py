@@ -43,7 +43,7 @@ from reachmesh.node.peers import KINDS, Event, PeerInfo, own_peer, peer_of
 from reachmesh.node.processes import process_domain
 from reachmesh.node.reach import Reach
 from reachmesh.node.reconfigure import changed_by_name, reconfigure
-from reachmesh.node.rules import FLAG, FUNCTION, Rules, check, is_text, number, one_of, refusal, whole
+from reachmesh.node.rules import FLAG, PLAIN_FUNCTION, Rules, check, is_text, number, one_of, refusal, whole
 from reachmesh.node.rules import name as name_rule
 from reachmesh.node.served import CURRENT, ServedCall
 from reachmesh.node.serving import serve_here, serve_on_loop
@@ -331,7 +331,7 @@ class ReachNode:
             if served.name in self._served:
                 raise ConfigError(f"this node serves {served.name!r} already")
             if self._executor is not None:
-                self._executor.processes = process_domain(self.name, [served], self._executor.processes)  # type: ignore[arg-type]
+                self._executor.processes = process_domain(self.name, [served], self._executor.processes)  # type: ignore[arg-type]  # only processes are put there
             self._served[served.name] = served
             try:
                 self._publish()
@@ -374,12 +374,14 @@ class ReachNode:
         """Listen, announce, and begin to find others. Returns at once; a second start does nothing.
 
         Raises:
-            ConfigError: the port is taken, or an interface does not exist. Nothing is left open.
+            ConfigError: the port is taken, an interface does not exist, or the system gives no more sockets. Nothing is left open.
             NodeStopped: it was stopped; make a new node.
-            UsageError: it was made before a fork, in the parent process.
+            UsageError: it was made before a fork, in the parent process, or the interpreter is ending.
             KeyboardInterrupt: of the main thread; the node is stopped again then.
         """
         self._check_process()
+        if sys.is_finalizing():
+            raise UsageError("the interpreter is ending: no thread can start any more, and so no node")
         with self._life:
             if self._phase in ("running", "draining"):
                 return self
@@ -577,6 +579,7 @@ class ReachNode:
         try:
             if self._surroundings is not None:
                 self._surroundings.remember()
+            driver.flush()  # what was asked before the stop is under way before it
             driver.post(engine.drain)
             deadline = time.monotonic() + seconds
             while driver.ask(lambda now: engine.callee.open) and not self._kill.is_set() and time.monotonic() < deadline:
@@ -784,6 +787,9 @@ class ReachNode:
         seen = sorted({name for peer in self.peers() for name in peer.capabilities})
         more = f" and {len(seen) - SHOWN_NAMES} more" if len(seen) > SHOWN_NAMES else ""
         offers = f"they offer: {', '.join(map(shown, seen[:SHOWN_NAMES]))}{more}" if seen else "nobody offers anything yet"
+        refused = self._driver.ask(lambda now: self._driver.engine.refusals[-1:])
+        if refused:
+            offers += f"; a link was refused: {refused[0]}"
         return NoProvider(
             f"{have} of {count} providers of {cap!r} after {timeout:g} s; {len(self.peers())} peers are known, {offers}",
             hint="look with `reachmesh-inspect peers` from the same host, or give seeds=",
@@ -795,7 +801,7 @@ class ReachNode:
         """Call `fn(event)` for each event of a kind ("*" = all), in a thread of the node's own. Gives `fn` back.
 
         Raises:
-            UsageError: there is no such kind, or `fn` is no function.
+            UsageError: there is no such kind, or `fn` is no plain function.
         """
         check(NODE_RULES, {"kind": kind, "fn": fn}, error=UsageError)
         self._listeners.functions.append((kind, fn))
@@ -844,9 +850,6 @@ class ReachNode:
             return self.config.default_timeout
         return engine.caller.latencies.timeouts.get(cap) or engine.router.declared_timeout(cap) or self.config.default_timeout
 
-    def _random_bytes(self, size: int) -> bytes:
-        return self._rng.getrandbits(8 * size).to_bytes(size, "big")
-
     def _rule_of(self, cap: str) -> Rule | None:
         served = self._served.get(cap) or self._reserved.get(cap)
         return None if served is None else served.rule
@@ -874,7 +877,7 @@ NODE_RULES: Rules = {
     "count": whole(0),
     "timeout": number(0).or_none(),
     "kind": one_of("*", *KINDS),
-    "fn": FUNCTION,
+    "fn": PLAIN_FUNCTION,
 }
 """The arguments of a node's methods."""
 

@@ -6,6 +6,7 @@ given. Tests look at types first and never run a method of what they are given b
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -130,6 +131,10 @@ NAME_LIST = Rule(
     ),
 )
 FUNCTION = Rule("a function", callable)
+PLAIN_FUNCTION = Rule(
+    "a plain function, called in a thread of the node's; on a loop iterate node.events()",
+    lambda value: callable(value) and not inspect.iscoroutinefunction(value),
+)
 TAGS = Rule("a mapping of texts to text, numbers or booleans", lambda value: _is_tags(value, many=False))
 WANTED_TAGS = Rule("a mapping of texts to text, numbers or booleans, or lists of these", lambda value: _is_tags(value, many=True))
 NAMED = Rule("a mapping of texts to values", lambda value: isinstance(value, Mapping) and all(isinstance(key, str) for key in value))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from reachmesh.calls.flows import Batch
 from reachmesh.calls.outgoing import OutgoingCall
-from reachmesh.errors import BlockingCallInLoop, Cancelled, DeadlineExceeded, ReachError, UsageError
+from reachmesh.errors import BlockingCallInLoop, Cancelled, DeadlineExceeded, Executed, ReachError, UsageError
 from reachmesh.node.driver import Driver
 from reachmesh.node.feeder import Feeder
 from reachmesh.node.inputs import Input
@@ -29,7 +29,7 @@ class StreamHandle:
     def _consumed(self, items: int, size: int) -> None:
         self._driver.post(self._driver.engine.caller.consumed, self.call, items, size)
 
-    def answered(self, payload_format: int, batch: Batch) -> None:
+    def answered(self, payload_format: int, segments: Sequence[Any]) -> None:
         """The stream is complete."""
         self._end(None)
 
@@ -78,7 +78,7 @@ class Stream:
     """Items of one streaming call, as they come.
 
     Iterate it (`for` or `async for`); leaving the loop early, the end of a `with` block, `close()` and dropping the object all close
-    the handler's generator on the other side. Items arrive in order; an error comes after the items that came before it. What is
+    the handler's generator on the other side; who reads on after a loop was left early gets a `UsageError`. Items arrive in order; an error comes after the items that came before it. What is
     unread is bounded by credit, so a slow reader slows the writer. One reader at a time.
     """
 
@@ -87,7 +87,7 @@ class Stream:
         self._idle_timeout = idle_timeout
         self._fallback = fallback
         self._instead: Iterator[Any] | None = None
-        self._closed = False
+        self._closed = self._broken = self._left = False
 
     @property
     def instance_id(self) -> str:
@@ -109,6 +109,7 @@ class Stream:
             BlockingCallInLoop: on an event loop's thread; use `async for` or `anext()`.
         """
         if self._closed:
+            self._check_not_left()
             raise StopIteration
         if asyncio._get_running_loop() is not None:
             raise BlockingCallInLoop("reading a stream would block this thread's event loop", hint="use `async for`")
@@ -127,6 +128,7 @@ class Stream:
     async def anext(self) -> Any:
         """As `next`, on the running loop; StopAsyncIteration at the end. Cancelling it loses no item."""
         if self._closed:
+            self._check_not_left()
             raise StopAsyncIteration
         if self._instead is not None:
             return self._next_instead()
@@ -144,6 +146,7 @@ class Stream:
         """The first item of what takes the place of a stream that broke before its first item; the error where nothing does."""
         fallback, self._fallback = self._fallback, None
         if fallback is None or not isinstance(error, ReachError):
+            self._broken = True
             raise error from None
         instead = fallback(error)
         items: Iterator[Any] = instead if hasattr(instead, "__next__") else iter((instead,))
@@ -160,7 +163,9 @@ class Stream:
     def _timed_out(self, error: TimeoutError) -> BaseException:
         if isinstance(error, ReachError):
             return error
-        late = DeadlineExceeded(f"no item came within {self._idle_timeout:g} s", executed="yes", trace_id=self.trace_id)
+        call = self._handle.call
+        began: Executed = "yes" if call is not None and call.items_seen else "maybe"
+        late = DeadlineExceeded(f"no item came within {self._idle_timeout:g} s", executed=began, trace_id=self.trace_id)
         self._handle.cancel("idle for too long")
         return late
 
@@ -174,6 +179,18 @@ class Stream:
                 return
             self._handle.cancel("the reader left")
             self._handle.input.drop()
+
+    def leave(self) -> None:
+        """A loop over it is over. If there was more, nobody can go on where it stopped, and who tries is told."""
+        if not self._closed:
+            self._left = self._instead is None and not self._broken and not self._handle.input.is_read()
+            self.close()
+
+    def _check_not_left(self) -> None:
+        if self._left:
+            raise UsageError(
+                "this stream was left before its end, which closed it", hint="keep one iterator, or take single items with next()"
+            )
 
     async def aclose(self) -> None:
         """The twin of `close` for `async with`."""
@@ -238,7 +255,7 @@ class _Reading:
         self._stream.close()
 
     def __del__(self) -> None:
-        self._stream.close()
+        self._stream.leave()
 
 
 class Channel(Stream):

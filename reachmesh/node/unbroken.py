@@ -7,18 +7,20 @@ interrupt is kept until the work is done.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
 
 def unbroken(work: Callable[[], None], *, interrupted: Callable[[], None]) -> None:
-    """Do `work` to its end, whatever the user presses; its error is raised here.
+    """Do `work` to its end, whatever the user presses; its error is raised here. While the interpreter ends it is done in place, for no
+    thread starts then.
 
     Args:
         interrupted: called at the first interrupt, to hasten the work; the interrupt is raised when the work is done. A second one is
             raised at once.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
         work()
         return
     failed: list[BaseException] = []

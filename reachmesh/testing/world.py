@@ -224,7 +224,7 @@ class World:
         if settings.discovery and not node._observer:
             for other in self._announced(node, to=True):
                 boot, driver_of = node._identity.boot, other._driver
-                other._process.soon(lambda d=driver_of, b=boot: d.post(d.engine.handle_candidate, node.address, b))  # type: ignore[misc]
+                other._process.soon(lambda d=driver_of, b=boot: d.post(d.engine.handle_candidate, node.address, b))  # type: ignore[misc]  # defaults bind the loop
 
     def _announced(self, node: SimulatedNode, *, to: bool = False) -> list[SimulatedNode]:
         """Nodes that `node` hears announce themselves (`to`: that hear it)."""

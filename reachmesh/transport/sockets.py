@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import selectors
 import socket
 from collections.abc import Sequence
@@ -83,6 +84,10 @@ Message = tuple[int, bytes, list[Any]]
 """Link key, batch, out-of-band parts."""
 
 
+_FOR_A_NODE, _FOR_A_LINK = 16, 8
+"""Descriptors that a node's own sockets, and those of one more link, take at most."""
+
+
 class _Dialed:
     """One DEALER with its monitor."""
 
@@ -97,15 +102,26 @@ class Transport:
 
     With `keys` every link is encrypted, and only nodes with the same keys get one.
 
+    Raises:
+        ConfigError: the system gives no more sockets; nothing is left open.
+
     Outputs of `read`: messages, and `take_changes()`: ("opened", key, "") and ("closed", key, reason), where the reason of a
     connection that never opened is "refused", "silent" or "insecure"; ("stranger", 0, "insecure") for one that was turned away here.
     """
 
     def __init__(self, keys: Keys | None = None) -> None:
         self._keyring = keys
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._selector = selectors.DefaultSelector()
-        self._wake_in, self._wake_out = socket.socketpair()
+        with contextlib.ExitStack() as undo:
+            try:
+                _check_room(_FOR_A_NODE)
+                self._context: zmq.Context[Any] = zmq.Context()
+                undo.callback(self._context.term)
+                self._selector = selectors.DefaultSelector()
+                undo.callback(self._selector.close)
+                self._wake_in, self._wake_out = socket.socketpair()
+            except (zmq.ZMQError, OSError) as error:
+                raise _scarce(error) from None
+            undo.pop_all()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, (_WAKE, None))
@@ -132,9 +148,12 @@ class Transport:
             The port.
 
         Raises:
-            ConfigError: the port is taken or a host is not ours; nothing is left open.
+            ConfigError: the port is taken, a host is not ours, or the system gives no more sockets.
         """
-        router = self._context.socket(zmq.ROUTER)
+        try:
+            router = self._context.socket(zmq.ROUTER)
+        except zmq.ZMQError as error:
+            raise _scarce(error) from None
         self._set(router)
         router.set(zmq.ROUTER_MANDATORY, 1)
         if self._keyring is not None:
@@ -153,8 +172,11 @@ class Transport:
             router.close(0)
             text = "the port is taken" if error.errno == errno.EADDRINUSE else str(error)
             raise ConfigError(f"cannot listen on {host}:{port or '*'}: {text}") from None
-        self._router = router
-        self._router_monitor = router.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        self._router = router  # from here on `close` ends it
+        try:
+            self._router_monitor = router.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        except zmq.ZMQError as error:
+            raise _scarce(error) from None
         self._register(router, _ROUTER)
         self._register(self._router_monitor, _ROUTER_MONITOR)
         return port
@@ -174,8 +196,9 @@ class Transport:
     def dial(self, key: int, address: str) -> None:
         """Begin to connect to "host:port"; the outcome comes as a change. Never raises for a bad address."""
         try:
+            _check_room(_FOR_A_LINK)
             dealer = self._context.socket(zmq.DEALER)
-        except zmq.ZMQError:  # out of sockets or descriptors
+        except (zmq.ZMQError, OSError):  # out of sockets or descriptors
             self._changes.append(("closed", key, "silent"))
             return
         try:
@@ -473,6 +496,21 @@ class Transport:
             return
         if sock.getsockopt(_EVENTS) & _READABLE:
             self._check[(_DEALER, link) if link is not None else (_ROUTER, None)] = None
+
+
+def _check_room(count: int) -> None:
+    """Raise OSError unless this process may open `count` more descriptors: libzmq ends the whole process when it gets none."""
+    opened: list[int] = []
+    try:
+        while len(opened) < count:
+            opened += os.pipe()
+    finally:
+        for each in opened:
+            os.close(each)
+
+
+def _scarce(error: Exception) -> ConfigError:
+    return ConfigError(f"the system gives no more sockets: {error}", hint="raise the limit of open files (ulimit -n)")
 
 
 def _verdict(outcome: int) -> str:

@@ -110,7 +110,7 @@ def as_writable(segment: Segment) -> bytearray | memoryview:
     """A segment to be written to; copied unless it is nobody else's."""
     if type(segment) is Pieces:
         return segment.view()
-    return segment if type(segment) is bytearray else bytearray(segment)  # type: ignore[arg-type]
+    return segment if type(segment) is bytearray else bytearray(segment)  # type: ignore[arg-type]  # Pieces has __bytes__
 
 
 def as_bytearray(segment: Segment) -> bytearray:

@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import socket
+import sys
 import threading
 import time
 from functools import partial
@@ -201,3 +202,40 @@ def test_a_process_reborn_on_its_port_runs_nothing_of_its_predecessor(world: Wor
         each.join(10)
     assert {done for _, done in outcomes} >= {0, 1, 2, 3}
     assert not [(asked, done) for asked, done in outcomes if done is not None and instances.get(asked, 0) != done]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def fixture():\n    with ReachNode('n', mesh=mesh) as node:\n        yield node\ng = fixture()\nassert next(g).is_running\n",
+        "class App:\n    def __del__(self): node.stop()\nnode = ReachNode('n', mesh=mesh).start()\napp = App()\n",
+        "class App:\n    def __del__(self):\n        try: ReachNode('n', mesh=mesh).start()\n        except ReachError as error: print(error)\napp = App()\n",
+    ],
+    ids=["a generator left open", "stop in __del__", "start in __del__"],
+)
+def test_the_end_of_the_interpreter_waits_for_nobody(world: World, source: str) -> None:
+    """A node that is stopped, or started, while the interpreter ends does not keep the process from ending."""
+    before = f"from reachmesh import ReachNode, ReachError\nmesh = {world.mesh!r}\n"
+    done = world.run(sys.executable, "-c", before + source, env={"REACHMESH_INTERFACES": "127.0.0.1"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_process_out_of_descriptors_is_told_so(world: World) -> None:
+    """A start without sockets to be had is an error of ours, leaves nothing open, and the nodes that run go on."""
+    source = f"""
+import os, resource
+from reachmesh import ConfigError, ReachNode
+def node(): return ReachNode("n", {{"f": lambda: 1}}, mesh={world.mesh!r}, interfaces=["127.0.0.1"], discovery=("local",))
+node().start().stop()  # all that is imported late is there
+first = node().start()
+assert first.reach("f", target=first.instance_id).call() == 1
+used = len(os.listdir("/proc/self/fd"))
+for more in range(1, 16):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + more, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    try: node().start().stop(drain=0)
+    except ConfigError as error: assert "no more sockets" in str(error), error
+    assert first.reach("f", target=first.instance_id).call() == 1
+first.stop()
+"""
+    done = world.run(sys.executable, "-c", source)
+    assert (done.returncode, done.stderr) == (0, "")

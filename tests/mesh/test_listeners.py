@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from reachmesh import NodeStopped, ReachNode
+from reachmesh import NodeStopped, NoProvider, ReachNode
+from tests.support import eventually
 
 
 @pytest.fixture
@@ -80,14 +81,17 @@ def test_an_iterator_hears_all_from_its_making_on_and_ends_with_the_node(mesh: s
 def test_a_wait_ends_with_the_node(mesh: str) -> None:
     """Who waits for ever for a capability is told when the node stops, on a thread and on a loop."""
     ends: list[str] = []
+    waiting: list[str] = []
     a = node("a", mesh).start()
 
     def wait() -> None:
+        waiting.append("thread")
         with pytest.raises(NodeStopped):
             a.wait_for("never")
         ends.append("thread")
 
     async def wait_on_loop() -> None:
+        waiting.append("loop")
         with pytest.raises(NodeStopped):
             await a.wait_for_async("never")
         ends.append("loop")
@@ -95,8 +99,20 @@ def test_a_wait_ends_with_the_node(mesh: str) -> None:
     threads = [threading.Thread(target=wait), threading.Thread(target=lambda: asyncio.run(wait_on_loop()))]
     for thread in threads:
         thread.start()
-    time.sleep(0.2)
+    eventually(lambda: len(waiting) == 2)
     a.stop()
     for thread in threads:
         thread.join(10)
     assert sorted(ends) == ["loop", "thread"]
+
+
+def test_a_refused_link_is_told_to_whoever_waits_and_in_the_log(mesh: str, caplog: pytest.LogCaptureFixture) -> None:
+    """With different secrets a wait in vain names the reason on both sides, and so does a warning; neither holds a secret."""
+    with node("a", mesh, secret="first-secret") as a, node("b", mesh, secret="other-secret", caps={"echo": lambda x: x}) as b:
+        for each in (a, b):
+            eventually(lambda each=each: each._driver.engine.refusals)  # type: ignore[misc]
+            with pytest.raises(NoProvider, match="another secret"):
+                each.wait_for("nothing", timeout=0.1)
+        eventually(lambda: caplog.text.count("a link was refused") >= 2)
+    assert "first-secret" not in caplog.text
+    assert "other-secret" not in caplog.text

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reachmesh.errors import BadRequest, Cancelled, ConfigError, NodeStopped
+from reachmesh.errors import BadRequest, Cancelled, ConfigError, NodeStopped, Overloaded
 from reachmesh.execution.executor import Executor, resolve_domain
 from reachmesh.execution.inline import InlineDomain, _usage
 from tests.support import eventually
@@ -352,3 +352,21 @@ def test_domains_are_checked_when_declared() -> None:
         with pytest.raises(ConfigError) as caught:
             resolve_domain(handler_of(fn), domain)
         assert caught.value.hint
+
+
+def test_a_stream_without_a_thread_is_refused_and_does_not_wait() -> None:
+    """Where as many plain generators run as may, waiting readers included, one more is Overloaded and surely did not start; later one may."""
+    executor = Executor(name="few", hard_limit=3)
+    running = [FakeJob(count, 5, credit=1) for _ in range(3)]
+    for job in running:
+        executor.submit(job)
+        assert job.waiting.wait(LIMIT)
+    refused = run(executor, count, 5)
+    assert isinstance(refused.error, Overloaded)
+    assert (refused.error.executed, refused.steps) == ("no", ["failed"])
+    for job in running:
+        job.cancel()
+        job.wait()
+    eventually(executor.idle)
+    assert run(executor, count, 5).items == [0, 1, 2, 3, 4]
+    assert executor.stop(LIMIT)

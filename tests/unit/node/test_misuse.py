@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reachmesh import BadRequest, ConfigError, PayloadError, ReachNode, UsageError
+from reachmesh import BadRequest, ConfigError, DeadlineExceeded, PayloadError, ReachNode, UsageError
 
 
 async def doubled(items: AsyncIterator[int]) -> AsyncIterator[int]:
@@ -22,6 +22,12 @@ async def drip(n: int) -> AsyncIterator[int]:
     for number in range(n):
         await asyncio.sleep(0.01)
         yield number
+
+
+async def mute(first: int) -> AsyncIterator[int]:
+    for number in range(first):
+        yield number
+    await asyncio.sleep(60)
 
 
 @pytest.fixture
@@ -112,3 +118,52 @@ def test_a_fault_of_ours_ends_the_call(node: ReachNode, monkeypatch: pytest.Monk
     assert type(error).__name__ == "ProtocolError"
     assert "a mistake of ours" in caplog.text
     assert node.reach("echo").call(value=1) == 1
+
+
+def test_a_stream_that_was_left_is_not_an_empty_one(node: ReachNode) -> None:
+    """A loop that is left closes the stream: reading on is an error, for threads and loops, and not the end of the items."""
+    reach = node.reach("drip")
+    for leave in (lambda stream: next(iter(stream)), lambda stream: list(zip(range(2), stream, strict=False))):
+        stream = reach.stream(n=5)
+        leave(stream)
+        with pytest.raises(UsageError):
+            list(stream)
+
+    async def on_a_loop() -> None:
+        stream = reach.stream(n=5)
+        async for _ in stream:
+            break
+        with pytest.raises(UsageError):
+            await anext(stream)
+
+    asyncio.run(on_a_loop())
+    stream = reach.stream(n=3)
+    assert (list(stream), list(stream)) == ([0, 1, 2], [])
+    stream = reach.stream(n=3)
+    assert (next(stream), stream.next(), list(stream)) == (0, 1, [2])
+    stream = reach.stream(n=3)
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+
+
+def test_a_stream_that_never_gave_an_item_says_that_its_handler_may_not_have_begun(node: ReachNode) -> None:
+    """`executed` of an idle timeout is "yes" only once an item has come."""
+    node.capability("mute")(mute)
+    with pytest.raises(DeadlineExceeded) as silent:
+        node.reach("mute", idle_timeout=0.1).stream(first=0).next()
+    stream = node.reach("mute", idle_timeout=0.3).stream(first=1)
+    assert stream.next() == 0
+    with pytest.raises(DeadlineExceeded) as later:
+        stream.next()
+    assert (silent.value.executed, later.value.executed) == ("maybe", "yes")
+
+
+def test_a_listener_that_would_never_be_awaited_is_refused(node: ReachNode) -> None:
+    """`on` takes functions that are called, and says so to an async one."""
+
+    async def listener(event: Any) -> None:
+        raise AssertionError(event)
+
+    with pytest.raises(UsageError, match="plain function"):
+        node.on("*", listener)

@@ -144,3 +144,15 @@ asyncio.run(main())
 """
     ended = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "worked\n", "")
+
+
+def test_a_call_made_right_before_the_stop_is_let_finish() -> None:
+    """On a loop, what was submitted before `with` is left is accepted before the node drains."""
+
+    async def main() -> str:
+        with made() as node:
+            future = node.reach("nap").submit(seconds=0.05)
+        return str(await future)
+
+    for _ in range(5):
+        assert asyncio.run(main()) == "rested"
