@@ -193,6 +193,9 @@ class Caller:
         if not call.closed:
             call.retries = 0
             self._settle_error(call, error, now)
+        elif call.handle is not None:  # in the middle of its end: whoever waits is told all the same
+            self._deliveries.append((Kind.FAILED, call.handle, error))
+            call.handle = None
 
     def put_items(self, call: OutgoingCall, items: Gathered, now: float) -> None:
         """Queue the items that are ready of the stream that the caller sends."""
@@ -570,8 +573,8 @@ class Caller:
         call.body = []  # a timer may hold on to the call until its deadline
         if call.timed:
             self._timers.forget()
-        if call.parent is not None:
-            call.parent.children.pop(call, None)  # it is there: `start` made it
+        if call.parent is not None and call.parent.children:
+            call.parent.children.pop(call, None)
         if call.hedge_of is not None:
             return self._end_hedge(call, delivery, now)
         if (twin := call.hedge) is not None:

@@ -23,10 +23,11 @@ from reachmesh.calls.flags import (
     STREAM_MORE,
     STREAM_TO_CALLER,
 )
+from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.outgoing import OutgoingCall
 from reachmesh.calls.ports import Kind
 from reachmesh.calls.sending import CREDIT
-from reachmesh.errors import NodeStopped, Overloaded, PeerLost, RemoteError, SemanticError
+from reachmesh.errors import Cancelled, LoopDetected, NodeStopped, Overloaded, PeerLost, RemoteError, SemanticError
 from reachmesh.resilience.retry import RetryPolicy, RetryThrottle
 from reachmesh.routing import Provider, Router, RouteRequest, RoutingConfig
 from reachmesh.wire.frames import decode_request_meta
@@ -337,6 +338,39 @@ def test_a_oneway_call_is_accepted_when_it_has_left() -> None:
         side.caller.handle_flow_ended(ended, 0.1)
     assert side.kinds()[-1] is Kind.ACCEPTED
     assert side.caller.open == 0
+
+
+@pytest.mark.parametrize("ending", ["its parent is closed", "the node has stopped", "it is too deep"])
+def test_the_first_call_of_a_handler_ends_however_it_cannot_be_made(ending: str) -> None:
+    """A nested call that is refused before its parent has had any other ends once, and leaves nothing with the parent."""
+    side = Side("a")
+    parent = IncomingCall(1, 1, b"b" * 8, ("app", "app-1"), "outer", {}, 0, 2, 100, 0, b"t" * 16, b"s" * 8, None, 0.0)
+    if ending == "its parent is closed":
+        parent.closed = True
+    elif ending == "the node has stopped":
+        side.caller.stop(NodeStopped("stopped"), 0.0)
+    side.start("first", parent=parent, depth=99 if ending == "it is too deep" else 1)
+    kind = {"its parent is closed": Cancelled, "the node has stopped": NodeStopped, "it is too deep": LoopDetected}[ending]
+    assert isinstance(side.error(), kind)
+    assert not parent.children
+
+
+def test_a_fault_in_the_middle_of_an_end_still_tells_whoever_waits() -> None:
+    """A call whose ending fails half-way in our own code ends once all the same, and not twice when it had been told."""
+
+    class Unsettled(dict[Any, None]):
+        def pop(self, *_: Any) -> None:
+            raise RuntimeError("a mistake of ours")
+
+    side = Side("a")
+    parent = IncomingCall(1, 1, b"b" * 8, ("app", "app-1"), "outer", {}, 0, 2, 100, 0, b"t" * 16, b"s" * 8, None, 0.0)
+    parent.children = Unsettled()
+    call = side.start("inner", parent=parent)
+    with pytest.raises(RuntimeError):
+        side.caller.cancel(call, 0.1)
+    for _ in range(2):
+        side.caller.break_off(call, RemoteError("a mistake of ours"), 0.1)
+    assert isinstance(side.error(), RemoteError)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["start", "answer", "error", "down", "cancel", "tick", "late"]), st.integers(0, 9)), max_size=60))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from reachmesh import BadRequest, ConfigError, DeadlineExceeded, PayloadError, ReachNode, UsageError
+from reachmesh import BadRequest, Cancelled, ConfigError, DeadlineExceeded, PayloadError, ReachNode, UsageError
+from tests.support import eventually
 
 
 async def doubled(items: AsyncIterator[int]) -> AsyncIterator[int]:
@@ -167,3 +169,23 @@ def test_a_listener_that_would_never_be_awaited_is_refused(node: ReachNode) -> N
 
     with pytest.raises(UsageError, match="plain function"):
         node.on("*", listener)
+
+
+def test_a_cancelled_handler_that_begins_to_call_is_told_so(node: ReachNode) -> None:
+    """The first call of a handler whose own caller has gone ends at once as cancelled, and does not wait for ever."""
+    begun, cancelled, told = threading.Event(), threading.Event(), []
+
+    def outer() -> None:
+        begun.set()
+        assert cancelled.wait(10)
+        with pytest.raises(Cancelled):
+            node.reach("echo").call(value=1)
+        told.append(True)
+
+    node.capability("outer")(outer)
+    future = node.reach("outer", timeout=20).submit()
+    assert begun.wait(10)
+    future.cancel()
+    eventually(lambda: all(call.closed for call in node._driver.engine.callee.all() if call.capability == "outer"))
+    cancelled.set()
+    eventually(lambda: told == [True])
