@@ -166,6 +166,9 @@ class Engine:
         self._heard: dict[bytes, None] = {}
         self._next_link_check = now + _LINK_CHECK
         self._retiring: dict[bytes, None] = {}
+        self._broken: dict[bytes, float] = {}
+        """Boots whose last link broke, until it stands again, they are gone, or this instant: by then they would be suspected."""
+        self._judged_after = membership.suspect_after * membership.heartbeat_period
         self._refusals: dict[str, float] = {}
         self._touched = True
         self._member_due = now
@@ -262,6 +265,10 @@ class Engine:
     def refusals(self) -> list[str]:
         """Why links were refused, each reason once, the newest last."""
         return sorted(self._refusals, key=self._refusals.__getitem__)
+
+    def ready(self, capability: str, now: float) -> list[str]:
+        """Instances that a call would be sent to now; one whose link just broke is none until it is there again."""
+        return [each.instance_id for each in self.router.ready(capability, now) if self._broken.get(each.boot, 0.0) <= now]
 
     def _note_refused(self, note: LinkNote, now: float) -> None:
         """Tell of a refusal, the same one at most every `_REFUSALS_EVERY` seconds: strangers try again and again."""
@@ -437,11 +444,14 @@ class Engine:
                     self.membership.handle_link_up(boot, now=now)
                     self._touched = True
                     self._retiring.pop(boot, None)
+                    self._broken.pop(boot, None)
                     self.caller.handle_link_up(boot, now)
             elif note.kind == "down":
                 self.caller.handle_link_down(note.key, note.detail, now)
                 self.callee.handle_link_down(note.key, note.detail, now)
                 if not note.observer and self.links.link_to(boot) is None:
+                    if note.detail not in _ENDINGS and boot in self.membership.members:
+                        self._broken[boot] = now + self._judged_after
                     self.membership.handle_link_down(boot, closed=note.detail in _ENDINGS, now=now)
                     self._touched = True
             elif note.kind in ("dial_failed", "probed"):
@@ -488,6 +498,7 @@ class Engine:
         gone = member.state.gone
         if gone:
             self.router.remove(boot, now)
+            self._broken.pop(boot, None)
             self.links.close_boot(boot, event.reason or member.state.name.lower(), now)
         else:
             self._learn(member.record)

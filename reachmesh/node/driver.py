@@ -196,6 +196,12 @@ class Driver:
         """Have what was posted taken now."""
         self._drain_if_any()
 
+    def look(self) -> None:
+        """Have what the sockets hold read now, unless another thread is at it: the end of a peer may be there to be read."""
+        if not getattr(self._mine, "turning", False):
+            self._turns.inbox.append((_nothing, ()))
+            self._drain()
+
     def ask(self, question: Callable[[float], T]) -> T:
         """Read something of the engine between two turns: `question(now)`."""
         answer = self._turns.ask(question)
@@ -443,3 +449,7 @@ class Driver:
 
 MAX_ROUNDS = 64
 """Turns in one round of a loop, so that the loop's other work is not kept waiting."""
+
+
+def _nothing(*, now: float) -> None:
+    """What is asked of the engine for the turn alone."""

@@ -26,6 +26,9 @@ _log = logging.getLogger("reachmesh")
 EVENTS_WAITING = 10_000
 """Events one slow iterator may be behind; beyond it the oldest are dropped."""
 
+LOOK_AGAIN = 0.25
+"""Seconds after which a waiter looks though nothing was told: a breaker opens by time alone, a broken link is made again in silence."""
+
 _LOGGED = ("link_refused", "version_refused")
 """Kinds that are logged too: who expects a peer and sees none looks there first. The same refusal comes every 30 s at most."""
 
@@ -129,7 +132,7 @@ class Listeners:
     # ---------------------------------------------------------------- waiting for a change
 
     def wait(self, look: Callable[[], bool], timeout: float | None) -> bool:
-        """Block until `look()` is true, looking again at every change; false when `timeout` seconds were not enough."""
+        """Block until `look()` is true, looking again at every change and now and then; false when `timeout` seconds were not enough."""
         changed = threading.Event()
         limit = None if timeout is None else time.monotonic() + timeout
         self._waiters[id(changed)] = changed.set
@@ -139,10 +142,10 @@ class Listeners:
                     changed.clear()
                     if look():
                         return True
-                    left = None if limit is None else min(limit - time.monotonic(), threading.TIMEOUT_MAX)
+                    left = None if limit is None else limit - time.monotonic()
                     if left is not None and left <= 0:
                         return False
-                    changed.wait(left)
+                    changed.wait(LOOK_AGAIN if left is None else min(left, LOOK_AGAIN))
         finally:
             del self._waiters[id(changed)]
 
@@ -161,7 +164,7 @@ class Listeners:
                 if left is not None and left <= 0:
                     return False
                 try:
-                    await asyncio.wait_for(changed.wait(), left)
+                    await asyncio.wait_for(changed.wait(), LOOK_AGAIN if left is None else min(left, LOOK_AGAIN))
                 except TimeoutError:
                     continue
         finally:

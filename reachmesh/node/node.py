@@ -760,7 +760,7 @@ class ReachNode:
         return self._reach_type(self, TASK, Options(), target=boot).submit(task_id=task_id)
 
     def wait_for(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
-        """Wait until `count` instances offer a capability.
+        """Wait until `count` instances offer a capability and take calls: not one that drains, or whose link just broke.
 
         Raises:
             NoProvider: not within `timeout` seconds (None = wait for ever); the message says what was seen.
@@ -769,29 +769,36 @@ class ReachNode:
         """
         self._check_may_block("wait_for()", "wait_for_async()")
         timeout = _wait_limit(cap, count, timeout)
+        self._require().look()
         if not self._listeners.wait(lambda: self._has(cap, count), timeout):
             raise self._too_few(cap, count, timeout)
 
     async def wait_for_async(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
         """The twin of `wait_for` for event loops."""
         timeout = _wait_limit(cap, count, timeout)
+        self._require().look()
         if not await self._listeners.wait_async(lambda: self._has(cap, count), timeout):
             raise self._too_few(cap, count, timeout)
 
     def _has(self, cap: str, count: int) -> bool:
-        self._require()
-        return len(self.providers(cap)) >= count
+        engine = self._require().engine
+        return len(self._driver.ask(lambda now: engine.ready(cap, now))) >= count
 
     def _too_few(self, cap: str, count: int, timeout: float | None) -> ReachError:
-        have = len(self.providers(cap))
+        engine = self._driver.engine
+        ready = self._driver.ask(lambda now: engine.ready(cap, now))
+        idle = [each for each in self.providers(cap) if each.instance_id not in ready]
         seen = sorted({name for peer in self.peers() for name in peer.capabilities})
         more = f" and {len(seen) - SHOWN_NAMES} more" if len(seen) > SHOWN_NAMES else ""
         offers = f"they offer: {', '.join(map(shown, seen[:SHOWN_NAMES]))}{more}" if seen else "nobody offers anything yet"
         refused = self._driver.ask(lambda now: self._driver.engine.refusals[-1:])
         if refused:
             offers += f"; a link was refused: {refused[0]}"
+        if idle:
+            away = ", ".join(f"{each.instance_id} ({'SUSPECTED' if each.suspected else each.state.name})" for each in idle[:SHOWN_NAMES])
+            offers += f"; these offer {cap!r} and take no calls now: {away}"
         return NoProvider(
-            f"{have} of {count} providers of {cap!r} after {timeout:g} s; {len(self.peers())} peers are known, {offers}",
+            f"{len(ready)} of {count} providers of {cap!r} after {timeout:g} s; {len(self.peers())} peers are known, {offers}",
             hint="look with `reachmesh-inspect peers` from the same host, or give seeds=",
         )
 

@@ -104,6 +104,19 @@ class Router:
         group = self._groups.get(capability)
         return [each.provider for each in group.entries.values()] if group else []
 
+    def ready(self, capability: str, now: float) -> list[Provider]:
+        """Those who take calls now, whatever a call asks for beside the capability: well, not suspected, their breakers closed."""
+        group = self._groups.get(capability)
+        if group is None:
+            return []
+        if now >= group.stale_at:
+            group.refresh(now)
+        return [
+            each.provider
+            for each in group.entries.values()
+            if each.live() and not each.provider.suspected and (not each.breaker.ejecting or each.breaker.wants_probe(now))
+        ]
+
     # pick
 
     def pick(self, request: RouteRequest, now: float, exclude: Collection[bytes] = ()) -> Provider | NoPick:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from reachmesh import NoProvider
 from tests.support import World, eventually
 
 PERIOD = 0.5
@@ -64,6 +68,40 @@ def test_a_full_pool_loses_nobody(world: World) -> None:
     for call in calls:
         call.result(30)
     assert gone == []
+
+
+def test_a_wait_does_not_count_who_was_just_killed(world: World) -> None:
+    """Right after a kill -9 `wait_for` waits for the next provider, on threads and on loops, and the call that follows is answered."""
+    app = world.node()
+    child = world.serve("who", "{'who': lambda: 'here'}")
+    app.wait_for("who", timeout=10)
+    waits: list[Callable[[], None]] = [
+        lambda: app.wait_for("who", timeout=10),
+        lambda: asyncio.run(app.wait_for_async("who", timeout=10)),
+    ]
+    for wait in waits:
+        assert app.reach("who", retries=0).call() == "here"
+        child.kill()
+        eventually(lambda: not app._driver.ask(lambda now: app._driver.engine.links.linked()))
+        with ThreadPoolExecutor(1) as threads:
+            successor = threads.submit(world.serve, "who", "{'who': lambda: 'here'}")
+            wait()
+            assert app.reach("who", retries=0).call() == "here"
+            child = successor.result(20)
+
+
+def test_a_wait_does_not_count_who_drains_and_names_it(world: World) -> None:
+    """A provider that finishes what it has and takes nothing new is no provider to wait for; the error of a wait in vain names it."""
+    app = world.node()
+    child = world.serve("slow", "{'slow': slow}", "def slow(seconds: float) -> None:\n    time.sleep(seconds)")
+    app.wait_for("slow", timeout=10)
+    running = app.reach("slow", timeout=20).submit(seconds=3.0)
+    eventually(lambda: app._driver.ask(lambda now: app._driver.engine.caller.open))
+    child.terminate()
+    eventually(lambda: [peer.state.name for peer in app.providers("slow")] == ["DRAINING"])
+    with pytest.raises(NoProvider, match=r"0 of 1 .* take no calls now: slow-.* \(DRAINING\)"):
+        app.wait_for("slow", timeout=0.2)
+    running.result(10)
 
 
 def test_another_protocol_is_refused_with_both_ranges_on_both_sides(world: World) -> None:

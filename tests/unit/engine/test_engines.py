@@ -141,6 +141,25 @@ def test_a_dropped_connection_fails_its_calls_at_once() -> None:
     world.check_at_rest()
 
 
+def test_a_broken_link_is_not_ready_until_it_stands_again() -> None:
+    """From the drop on nobody is ready behind that link; a link made anew, or long silence about it, ends that; who is lost is gone."""
+    world = World(8, think=(0.0, 0.0))
+    one, other = world.pair("echo")
+
+    def ready() -> list[str]:
+        return one.engine.ready("echo", world.now)
+
+    assert ready() == [other.engine.identity.instance_id]
+    world.drop(world.connections()[0])
+    assert world.run_until(lambda: not ready(), 1.0) < 0.5
+    assert world.run_until(lambda: bool(ready()), 5.0) < 2.0
+    world.kill(other)
+    assert world.run_until(lambda: not ready(), 1.0) < 0.5
+    world.run(60)
+    assert ready() == []
+    assert one.engine._broken == {}
+
+
 def test_a_process_reborn_at_the_address_executes_nothing_meant_for_the_old_one() -> None:
     """Requests name the boot: a successor on the same port refuses them, and later calls find it by its own name."""
     world = World(9)

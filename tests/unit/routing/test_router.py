@@ -113,6 +113,24 @@ def test_a_suspected_instance_is_the_last_resort() -> None:
     assert made.fallback_count == 1
 
 
+def test_ready_are_those_who_take_calls_whatever_the_call() -> None:
+    """Who drains, is suspected or ejected is not ready; who has weight 0 or takes shadow calls only is, for a call may ask for it."""
+    made = router(
+        provider(1),
+        provider(2, state="DRAINING"),
+        provider(3, suspected=True),
+        provider(4),
+        provider(5, weight=0.0),
+        provider(6, tags={"shadow": "true"}),
+    )
+    for n in range(5):
+        run(made, 4, Outcome.FAILED, 1.0 + n)
+    assert [each.instance_id for each in made.ready("job", 6.0)] == ["i1", "i5", "i6"]
+    assert [each.instance_id for each in made.ready("job", 60.0)] == ["i1", "i4", "i5", "i6"]
+    assert made.ready("nothing", 6.0) == []
+    assert made.fallback_count == 0
+
+
 def test_excluded_instances_are_not_asked_again() -> None:
     """`exclude` leads the next attempt elsewhere, and says so when nobody else is there."""
     made = router(provider(1), provider(2))
