@@ -1,8 +1,9 @@
 """Same-host rendezvous: one small file per node in directories only this user can enter. No socket, no multicast.
 
-The file is held by `flock` for the node's life and replaced by rename, so a file nobody holds is a dead node's and the reader removes
-it: a crash leaves nothing behind for long. A node writes its own file before it looks for others; of two that start at the same
-instant at least one therefore sees the other, and links work both ways. Files of other network namespaces are left alone.
+The file is held by `flock` for the node's life and replaced by rename, so a file nobody holds is a dead node's. Its mesh removes it when
+it next looks, any other node of this user when it next starts: a crash leaves nothing behind for long. A node writes its own file
+before it looks for others; of two that start at the same instant at least one therefore sees the other, and links work both ways. Living
+nodes of other network namespaces are left alone.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,11 @@ from reachmesh.discovery.source import Announcement, Candidate, Found
 _MAX_FILE = 4096
 _MAX_FILES = 10_000
 _DRAFT_AGE = 60.0
+_SWEPT = 2_000
+"""Files of other meshes that a start looks at, for about 20 ms. The dead among them go, so the next start comes farther."""
+
+_NAME = re.compile(r"\.?[0-9a-f]{16}-[0-9a-f]{16}(\.[0-9]+)?")
+"""Names of our files, finished and drafts; nothing else in the directory is ours to touch."""
 
 
 def rendezvous_directories() -> list[Path]:
@@ -56,14 +64,14 @@ class LocalSource:
         self.problem = ""
 
     def start(self, announcement: Announcement | None, found: Found) -> None:
-        """Write this node's file, then report every other node; both before this returns.
+        """Write this node's file, remove those of dead nodes of any mesh, then report every other node; all before this returns.
 
         Raises:
             OSError: no directory can be made or is safe to use (another owner).
         """
         with self._lock:
             self._announcement, self._found = announcement, found
-        self._look(must_work=True)
+        self._look(starting=True)
 
     def announce(self, announcement: Announcement) -> None:
         """Replace this node's file; readers see the old or the new one, never half of one."""
@@ -86,7 +94,7 @@ class LocalSource:
             for board in self._boards:
                 board.remove()
 
-    def _look(self, must_work: bool = False) -> None:
+    def _look(self, starting: bool = False) -> None:
         seen: dict[Candidate, None] = {}
         failures = []
         with self._lock:
@@ -98,12 +106,14 @@ class LocalSource:
                     board.open()
                     if self._announcement is not None and not board.is_written():
                         board.write(self._announcement)
+                    if starting:
+                        board.sweep()
                     seen.update(dict.fromkeys(board.scan()))
                 except OSError as error:
                     failures.append(error)
         works = len(failures) < len(self._boards)
         self.problem = "" if works else str(failures[0])
-        if must_work and not works:
+        if starting and not works:
             self.stop()
             raise failures[0]
         for candidate in seen:
@@ -177,34 +187,44 @@ class _Board:
         """Every live node of the mesh but this one."""
         own = self._own.name if self._own else ""
         here = _namespaces()
-        for each in sorted(os.listdir(self._directory))[:_MAX_FILES]:
-            if each.startswith("." + self._prefix):
+        ours = (each for each in sorted(os.listdir(self._directory)) if each.removeprefix(".").startswith(self._prefix))
+        for each in islice(ours, _MAX_FILES):
+            if each.startswith("."):
                 _remove_old(self._directory / each)
-            elif each.startswith(self._prefix) and each != own:
-                content = _read_live(self._directory / each)
-                candidate = self._candidate(content, here) if content else None
+            elif each != own:
+                fields = _read_live(self._directory / each, here)
+                candidate = self._candidate(fields, here) if fields is not None else None
                 if candidate:
                     yield candidate
 
-    def _candidate(self, content: bytes, here: dict[str, str]) -> Candidate | None:
+    def sweep(self) -> None:
+        """Remove what dead nodes of other meshes left; those who would look for them may never start again."""
+        here = _namespaces()
+        left = (each for each in os.listdir(self._directory) if self._prefix not in each and _NAME.fullmatch(each))
+        for each in islice(left, _SWEPT):
+            if each.startswith("."):
+                _remove_old(self._directory / each)
+            else:
+                _read_live(self._directory / each, here)
+
+    def _candidate(self, fields: Any, here: dict[str, str]) -> Candidate | None:
         """The node a file speaks of; None when it is malformed, of another mesh, or of another network namespace."""
         try:
-            fields = json.loads(content)
-            boot, address, spaces = bytes.fromhex(fields["boot"]), fields["address"], fields["spaces"]
+            boot, address = bytes.fromhex(fields["boot"]), fields["address"]
             if fields["mesh"] != self._mesh or len(boot) != 8 or not isinstance(address, str) or not address:
                 return None
-            if spaces["net"] != here["net"] or (spaces["pid"] == here["pid"] and _is_gone(fields["pid"])):
+            if fields["spaces"]["net"] != here["net"]:
                 return None
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError):
             return None
         return Candidate(address, boot, LocalSource.name)
 
 
-def _read_live(path: Path) -> bytes | None:
-    """The content of a file that its owner still holds; a file nobody holds is removed.
+def _read_live(path: Path, here: dict[str, str]) -> Any:
+    """What is in a file that its owner still holds, or None. A file nobody holds is removed, and so is one whose process is gone.
 
     Between taking the lock and removing, the name is checked to still lead to the file that was locked: its owner may have
-    replaced it meanwhile.
+    replaced it meanwhile. The lock may be held though the process is gone: by a child that it forked.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -214,11 +234,12 @@ def _read_live(path: Path) -> bytes | None:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return os.read(handle, _MAX_FILE)
-        seen = os.fstat(handle)
-        if path.stat().st_ino == seen.st_ino:
+            fields = json.loads(os.read(handle, _MAX_FILE))
+            if fields["spaces"]["pid"] != here["pid"] or not _is_gone(fields["pid"]):
+                return fields
+        if path.stat().st_ino == os.fstat(handle).st_ino:
             path.unlink()
-    except OSError:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         pass
     finally:
         os.close(handle)
@@ -233,7 +254,7 @@ def _remove_old(draft: Path) -> None:
 
 
 def _is_gone(pid: Any) -> bool:
-    """Whether no process has this id: a child forked by the dead node may still hold its lock."""
+    """Whether no process has this id."""
     if type(pid) is not int or not 0 < pid < 2**31:
         return False
     try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from reachmesh.discovery import Announcement, Candidate
+from reachmesh.discovery import Announcement, Candidate, local
 from reachmesh.discovery.local import LocalSource, rendezvous_directories
 from tests.support import World, eventually
 
@@ -116,14 +117,52 @@ def test_a_killed_node_leaves_nothing_for_long(world: World, board: Path) -> Non
 
 
 def test_a_forked_child_does_not_keep_a_dead_node_alive(world: World, board: Path) -> None:
-    """A node whose forked child lives on and still holds the lock is not reported once the node itself is dead."""
+    """A node whose forked child lives on and still holds the lock is not reported once the node itself is dead, and its file goes."""
     child = world.start(HOLDER, str(board), "fork")
     observer = Node(board, None)
     assert observer.sees() == {"127.0.0.1:7999"}
     child.kill()
     assert observer.sees() == set()
-    for each in board.iterdir():
-        each.unlink()
+    assert os.listdir(board) == []
+
+
+def test_a_start_removes_what_dead_nodes_of_any_mesh_left(world: World, board: Path) -> None:
+    """Whoever starts removes files and old drafts of dead nodes of other meshes; living ones and what is not ours stay."""
+    dead = world.start(HOLDER, str(board))
+    lives_on = world.start(HOLDER, str(board), "fork")
+    boot = world.start(HOLDER, str(board), ready=None).expect("READY (.*) ")[1]
+    dead.kill()
+    lives_on.kill()
+    (board / "notes.txt").write_text("mine")
+    for age in (0, 3600):
+        draft = board / f".{'0' * 16}-{age:016x}.17"
+        draft.write_bytes(b"")
+        os.utime(draft, (time.time() - age, time.time() - age))
+    assert len(os.listdir(board)) == 6
+    late = Node(board, 9, mesh="other")
+    names = os.listdir(board)
+    assert {each.partition("-")[2] for each in names if each[0] not in ".n"} == {boot, "09" * 8}
+    assert {each for each in names if each[0] in ".n"} == {"notes.txt", f".{'0' * 16}-{'0' * 16}.17"}
+    assert Node(board, None).sees() == {"127.0.0.1:7999"}
+    late.source.stop()
+    world.close()
+    (board / "notes.txt").unlink()
+    (board / f".{'0' * 16}-{'0' * 16}.17").unlink()
+    Node(board, None)
+
+
+def test_ours_are_found_among_ten_thousand_others(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of files looked at counts those of the own mesh: however many others lie there, nobody is hidden by them."""
+    monkeypatch.setattr(local, "_MAX_FILES", 20)
+    monkeypatch.setattr(local, "_SWEPT", 0)
+    node = Node(board, 1)
+    for number in range(50):
+        (board / f"{'0' * 16}-{number:016x}").write_bytes(b"")
+    observer = Node(board, None)
+    assert observer.sees() == {"127.0.0.1:7001"}
+    node.source.stop()
+    monkeypatch.undo()
+    Node(board, None)
 
 
 def test_a_file_removed_by_others_is_written_again(board: Path) -> None:
