@@ -392,9 +392,7 @@ class Callee:
         self._links.send(call.key, frame, parts)
         if large:
             call.final = None
-            call.outflow = Outflow(self._limits.chunk)
-            call.outflow.put_body(segments)
-            call.outflow.end()
+            call.outflow = Outflow.of_body(self._limits.chunk, segments, self._links.pace(call.key), now)
             self._links.flow(call)
         else:
             self._close(call, "", now)

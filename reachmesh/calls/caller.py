@@ -387,10 +387,10 @@ class Caller:
         self._links.send(key, frame, parts)
         if call.provider is not None and call.provider.idempotent and not call.flags & _ONE_WAY_OR_STREAM:
             self._watch(call, now)
-        if large:
-            if call.outflow is None:
-                call.outflow = Outflow(self._limits.chunk)
+        if large and call.outflow is not None:
             call.outflow.put_body(call.body)
+        elif large:
+            call.outflow = Outflow.of_body(self._limits.chunk, call.body, self._links.pace(key), now)
         if call.outflow is not None:
             self._links.flow(call)
         if call.flags & REQUEST_ONEWAY:

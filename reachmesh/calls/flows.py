@@ -52,6 +52,15 @@ PART_BYTES = 16 * 1024
 _OVERDRAWN = 2 * LIMITS.chunk
 """Bytes beyond its credit that a sender is forgiven: one frame, and framing."""
 
+_BEGUN = MOST_BYTES
+"""The same for a body, which begins with what the last one began with: credit for this one may say less."""
+
+_FAST = WINDOW_BYTES * 3 // 2
+"""Bytes: a first credit of more than these is not for bytes that have come, of which there are fewer."""
+
+_TAIL = 64
+"""A rest of less than this part of a chunk goes with the one before it: it is not worth waiting for credit."""
+
 
 def array_header(count: int) -> bytes:
     """MessagePack header of an array of `count` elements (1, 3 or 5 bytes)."""
@@ -132,9 +141,11 @@ class Outflow:
     """
 
     __slots__ = (
+        "_ahead",
         "_cutter",
         "_ending",
         "_flags",
+        "_pace",
         "_queue",
         "_small",
         "chunk",
@@ -154,6 +165,19 @@ class Outflow:
         self._cutter: Cutter | None = None
         self._flags = 0
         self._ending = False
+        self._pace: Pace | None = None
+        self._ahead = 0
+
+    @classmethod
+    def of_body(cls, chunk: int, segments: list[Buffer], pace: Pace, now: float) -> Outflow:
+        """One that carries nothing but a body: it begins with as much as the last one on this link, without waiting for credit."""
+        flow = cls(chunk)
+        flow._pace = pace
+        flow._ahead = max(0, pace.open(now) - flow.credit_bytes)
+        flow._add(flow._ahead)
+        flow.put_body(segments)
+        flow.end()
+        return flow
 
     def put_items(self, bodies: list[Buffer]) -> None:
         """Queue encoded items of one segment each, in order. The list is taken over."""
@@ -194,11 +218,25 @@ class Outflow:
 
     def grant(self, items: int, size: int) -> None:
         """The reader gave credit. More than the largest window is not taken: a reader that gives it away would fill our memory."""
+        if self._pace is not None:
+            self._begun(size)
+        if self._ahead:
+            taken = min(size, self._ahead)
+            self._ahead -= taken
+            size -= taken
         items = max(0, min(items, MOST_ITEMS - self.credit_items))
-        size = max(0, min(size, MOST_BYTES - self.credit_bytes))
         self.credit_items += items
-        self.credit_bytes += size
         self.granted_items += items
+        self._add(max(0, min(size, MOST_BYTES - self.credit_bytes)))
+
+    def _begun(self, size: int) -> None:
+        """The first credit for a body tells what its reader knows of the link, if it is more than for the bytes that came."""
+        assert self._pace is not None
+        self._pace.offered(WINDOW_BYTES + min(size, MOST_BYTES - WINDOW_BYTES) if size > _FAST else 0)
+        self._pace = None
+
+    def _add(self, size: int) -> None:
+        self.credit_bytes += size
         self.granted_bytes += size
         self.chunk = self._small if self.credit_bytes <= WINDOW_BYTES else min(self.credit_bytes // 2, LIMITS.large_chunk)
 
@@ -207,7 +245,7 @@ class Outflow:
         if self.credit_bytes <= 0:
             return None
         if self._cutter is not None:
-            return self._pull_chunk(self._cutter)
+            return self._pull_chunk(self._cutter, self._small // _TAIL)
         if not self._queue:
             return None
         head = self._queue[0]
@@ -231,9 +269,9 @@ class Outflow:
         """Bytes the next frame may have: a chunk, but beyond the credit only a small one."""
         return min(self.chunk, max(self.credit_bytes, self._small))
 
-    def _pull_chunk(self, cutter: Cutter) -> Piece:
-        before = cutter.left
-        chunk = cutter.take(self._room())
+    def _pull_chunk(self, cutter: Cutter, tail: int = 0) -> Piece:
+        before, room = cutter.left, self._room()
+        chunk = cutter.take(before if before <= room + tail else room)
         self.credit_bytes -= before - cutter.left
         if cutter.left:
             return STREAM_MORE, *_placed(chunk)
@@ -314,7 +352,7 @@ class Inflow:
         """Take the segments of one STREAM frame: `(batch, None)` when a payload is complete, `(None, fault)` when it is malformed."""
         size = sum(map(len, segments))
         self._room -= size
-        if self._room < -_OVERDRAWN:
+        if self._room < -(_BEGUN if self._is_body else _OVERDRAWN):
             return None, "more than the credit was sent"
         joined: Sequence[Segment] = segments
         if flags & STREAM_MORE or not flags & STREAM_ITEMS or self._assembler is not None:

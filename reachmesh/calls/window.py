@@ -56,12 +56,12 @@ class Window:
 
 
 class Pace:
-    """What is known of one link's speed from the big bodies that came by it: the next one need not begin small.
+    """What is known of one link's speed from the big bodies that went by it, either way: the next one need not begin small.
 
     Also what the link's windows may hold together beyond their `least`, so that a peer with many flows gets no more than one.
     """
 
-    __slots__ = ("_at", "_lent", "_window")
+    __slots__ = ("_at", "_lent", "_offered", "_opened_at", "_unconfirmed", "_window")
 
     KEPT = 10.0
     """Seconds for which a speed counts as known."""
@@ -69,8 +69,15 @@ class Pace:
     LENT = 8 * 1024 * 1024
     """Bytes beyond the least of each, of all windows of a link together."""
 
+    TRUSTED = 5.0
+    """Seconds between two bodies that are sent, for which the reader's first credit for the one holds for the other."""
+
+    UNCONFIRMED = 4
+    """Bodies that are begun on one such credit at most: short ones end before theirs comes, and a link may have become slow."""
+
     def __init__(self) -> None:
         self._window, self._at, self._lent = 0, float("-inf"), 0
+        self._offered, self._opened_at, self._unconfirmed = 0, float("-inf"), 0
 
     def begin(self, now: float) -> int:
         """The window that the last body ended with, 0 when that is too long ago."""
@@ -79,6 +86,17 @@ class Pace:
     def note(self, window: int, now: float) -> None:
         """A body is complete, and its window was so large in the end."""
         self._window, self._at = window, now
+
+    def offered(self, window: int) -> None:
+        """The other side let a body that is sent begin with so much; 0: it knows nothing of this link yet, or that it is slow."""
+        self._offered, self._unconfirmed = window, 0
+
+    def open(self, now: float) -> int:
+        """A body is to be sent: what it may begin with before any credit comes, 0 when that is not known."""
+        lately = now - self._opened_at < self.TRUSTED and self._unconfirmed < self.UNCONFIRMED
+        self._opened_at = now
+        self._unconfirmed += 1
+        return self._offered if lately else 0
 
     def lend(self, size: int) -> int:
         """Take so many bytes from what is left, or give them back (below 0); answers how many it were."""

@@ -198,6 +198,71 @@ def test_a_body_arrives_whatever_credit_was_there(size: int, credit: int, segmen
     assert [bytes(each) for each in batch.segments] == body
 
 
+def carry(size: int, sender: Pace, receiver: Pace, now: float) -> tuple[int, int]:
+    """A body over a link, its credit coming only when nothing more can be sent: what it began with, and how often it waited."""
+    sent = Outflow.of_body(LIMITS.chunk, [bytes(size)], sender, now)
+    into = Inflow(LIMITS.message, receiver, now, is_body=True)
+    began, waits, batch = sent.credit_bytes, 0, None
+    while batch is None:
+        now += 1e-6
+        piece = sent.pull()
+        if piece is None:
+            waits += 1
+            while grant := into.take_grant():
+                sent.grant(*grant)
+            continue
+        flags, first, parts = piece
+        batch, fault = into.handle_piece(flags, [each for each in (first, *parts) if len(each)], now)
+        assert fault is None
+    if grant := into.take_grant():
+        sent.grant(*grant)
+    into.close(now)
+    assert len(bytes(batch.segments[0])) == size
+    return began, waits
+
+
+def test_a_body_on_a_link_known_to_be_fast_is_sent_without_waiting_for_credit() -> None:
+    """The second big body within five seconds begins with what the first was given; after a pause it begins small again."""
+    sender, receiver = Pace(), Pace()
+    assert carry(40 * MOST_BYTES, sender, receiver, 0.0)[0] == WINDOW_BYTES
+    assert carry(MOST_BYTES, sender, receiver, 1.0)[0] == WINDOW_BYTES  # the first was given much when it was known, late
+    assert carry(MOST_BYTES - 100, sender, receiver, 2.0) == (MOST_BYTES, 0)
+    assert carry(40 * MOST_BYTES, sender, receiver, 20.0)[0] == WINDOW_BYTES
+
+
+def test_a_reader_that_gives_little_is_not_run_over() -> None:
+    """Credit for what has been taken, and no more, says that the link is slow or not known: bodies begin small."""
+    pace = Pace()
+    for now in (0.0, 1.0, 2.0):
+        flow = Outflow.of_body(LIMITS.chunk, [bytes(MOST_BYTES)], pace, now)
+        assert flow.credit_bytes == WINDOW_BYTES
+        flow.grant(0, WINDOW_BYTES // 2)
+
+
+def test_bodies_sent_ahead_of_their_credit_are_few() -> None:
+    """A fast link may have become slow: until some body's credit says how fast it is now, only so many more begin large."""
+    pace = Pace()
+    pace.open(0.0)
+    pace.offered(MOST_BYTES)
+    began = [Outflow.of_body(LIMITS.chunk, [bytes(MOST_BYTES)], pace, 1.0).credit_bytes for _ in range(20)]
+    assert began == [MOST_BYTES] * Pace.UNCONFIRMED + [WINDOW_BYTES] * (20 - Pace.UNCONFIRMED)
+
+
+@given(st.integers(LIMITS.chunk, 6 * MOST_BYTES), st.integers(0, 2 * MOST_BYTES), st.integers(0, 2 * MOST_BYTES))
+def test_a_body_sent_ahead_arrives_whatever_its_reader_knows(size: int, offered: int, known: int) -> None:
+    """Sender and receiver may remember different speeds of a link: nothing is refused, nothing is lost, and credit is not counted twice."""
+    sender, receiver = Pace(), Pace()
+    sender.open(0.0)
+    sender.offered(min(offered, MOST_BYTES))
+    receiver.note(min(known, MOST_BYTES), 0.0)
+    carry(size, sender, receiver, 1.0)
+
+
+def test_a_body_of_a_window_is_not_held_up_by_its_last_bytes() -> None:
+    """256 KiB and the few bytes that say how long it is leave without waiting for credit."""
+    assert carry(WINDOW_BYTES, Pace(), Pace(), 0.0) == (WINDOW_BYTES, 0)
+
+
 @pytest.mark.parametrize("pieces", [[(0, b"last")], [(STREAM_MORE, b"\xff" * 100)], [(STREAM_MORE, b"\0\0\0\1"), (STREAM_ITEMS, b"\0")]])
 def test_malformed_chunks_are_a_fault(pieces: list[tuple[int, bytes]]) -> None:
     """A chunk without a table, a table that cannot be, a payload that ends too soon: a fault's text, never an exception."""
