@@ -59,7 +59,7 @@ _FAST = WINDOW_BYTES * 3 // 2
 """Bytes: a first credit of more than these is not for bytes that have come, of which there are fewer."""
 
 _TAIL = 64
-"""A rest of less than this part of a chunk goes with the one before it: it is not worth waiting for credit."""
+"""A rest of less than this part of a chunk goes with what is before it: it is worth neither a frame nor waiting for credit."""
 
 
 def array_header(count: int) -> bytes:
@@ -259,7 +259,7 @@ class Outflow:
         self._queue.popleft()
         if flags:
             segments = [b"\x91" + segments[0], *segments[1:]]
-            if size < self._room():
+            if size < self._room() + self._small // _TAIL:
                 self.credit_bytes -= size + 1
                 return flags, *_placed(segments)
         self._flags, self._cutter = flags, Cutter(segments)
