@@ -55,7 +55,7 @@ def _interfaces(session: Session) -> dict[str, Any]:
 
 
 def _discovery(session: Session) -> list[dict[str, Any]]:
-    settings, surroundings = session.node._settings, session.node._surroundings
+    settings, surroundings = session.node._settings, session.node._life.surroundings
     problems = surroundings.discovery.problems() if surroundings is not None else {}
     used = {source.name for source in settings.sources()}
     checks = [

@@ -57,7 +57,7 @@ def reserved_capabilities(node: ReachNode) -> dict[str, Served]:
 
 
 def _status(node: ReachNode, count: int) -> dict[str, Any]:
-    driver, executor = node._driver, node._executor
+    driver, executor = node._life.driver, node._life.executor
     engine = driver.engine
     running, _ = executor.load() if executor is not None else (0, 0)
 
@@ -81,7 +81,7 @@ def _status(node: ReachNode, count: int) -> dict[str, Any]:
         "node": node.name,
         "instance_id": node.instance_id,
         "status": node.state.name,
-        "started": node._started_at,
+        "started": node._life.started_at,
         "now": node._wall(),
         "running": max(0, running - 1),  # this very call left out
     }

@@ -59,7 +59,7 @@ def serve_instances(node: ReachNode, count: int, serve: Callable[[], None]) -> N
     """
     if not hasattr(os, "fork"):
         raise ConfigError("serve(processes=...) needs a platform with fork", hint="start the program several times")
-    if node._phase != "new":
+    if node._life.phase != "new":
         raise UsageError("serve(processes=...) starts the node in other processes; this one has been started already")
     if node._settings.bind is not None and node._settings.bind[1]:
         raise ConfigError(f"{count} processes cannot all listen on port {node._settings.bind[1]}", hint='bind to port 0, as in "host:0"')
@@ -74,7 +74,7 @@ def serve_instances(node: ReachNode, count: int, serve: Callable[[], None]) -> N
         for number in (signal.SIGINT, signal.SIGTERM):
             previous[number] = signal.signal(number, on_signal)
     try:
-        _supervise(node, [_Instance() for _ in range(count)], serve, lambda: signals + node._stopped.is_set())
+        _supervise(node, [_Instance() for _ in range(count)], serve, lambda: signals + node._life.stopped.is_set())
     finally:
         for each, handler in previous.items():
             signal.signal(each, handler if handler is not None else signal.SIG_DFL)
@@ -104,9 +104,9 @@ def _supervise(node: ReachNode, places: list[_Instance], serve: Callable[[], Non
                 broken |= _bury(node, places, place, code, now, ending=bool(ending))
         if (asked() or broken or not places) and not any(place.pid for place in places):
             break
-        node._stopped.wait(_LOOK_EVERY) if not ending else time.sleep(_LOOK_EVERY / 4)
-    node._phase = "stopped"
-    node._stopped.set()
+        node._life.stopped.wait(_LOOK_EVERY) if not ending else time.sleep(_LOOK_EVERY / 4)
+    node._life.phase = "stopped"
+    node._life.stopped.set()
     if broken:
         raise ConfigError("an instance could not start; its stderr says why")
 
@@ -151,7 +151,7 @@ def _fork(node: ReachNode, serve: Callable[[], None]) -> int:
     try:
         _die_with(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent passes it on
-        node._renew(node._listeners.functions)
+        node._renew(node._life.listeners.functions)
         serve()
         code = 0
     except ConfigError:

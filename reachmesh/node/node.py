@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
-import os
-import random
 import signal
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import fields
@@ -19,51 +15,36 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from reachmesh.calls.admission import Rule
 from reachmesh.calls.incoming import IncomingCall
-from reachmesh.discovery import Announcement, Candidate
-from reachmesh.engine import Engine, Identity
-from reachmesh.engine.links import PROTOCOL
 from reachmesh.engine.providers import RESERVED
-from reachmesh.errors import BlockingCallInLoop, ConfigError, NodeStopped, NoProvider, ReachError, UsageError, shown
-from reachmesh.execution.executor import Executor
-from reachmesh.membership.record import Record
+from reachmesh.errors import BlockingCallInLoop, ConfigError, NoProvider, ReachError, UsageError, shown
 from reachmesh.membership.states import State
 from reachmesh.node.about import reserved_capabilities
-from reachmesh.node.callbacks import Callbacks
 from reachmesh.node.capability import Capability, Served, capability, read_caps
 from reachmesh.node.config import NodeConfig
-from reachmesh.node.driver import Driver, foreign
+from reachmesh.node.driver import Driver
 from reachmesh.node.future import CallFuture
 from reachmesh.node.last_good import LastGood
-from reachmesh.node.listeners import Listener, Listeners
-from reachmesh.node.listening import Listening, listen
+from reachmesh.node.life import Life
+from reachmesh.node.listeners import Listener
 from reachmesh.node.middleware import Middleware, as_middleware
 from reachmesh.node.options import FOR_EVER, UNSET, Options
 from reachmesh.node.origins import OPTIONS, Origins, Setting
-from reachmesh.node.peers import KINDS, Event, PeerInfo, own_peer, peer_of
+from reachmesh.node.peers import KINDS, Event, PeerInfo, own_peer
 from reachmesh.node.processes import process_domain
 from reachmesh.node.reach import Reach
 from reachmesh.node.reconfigure import changed_by_name, reconfigure
 from reachmesh.node.rules import FLAG, PLAIN_FUNCTION, Rules, check, is_text, number, one_of, refusal, whole
 from reachmesh.node.rules import name as name_rule
-from reachmesh.node.served import CURRENT, ServedCall
+from reachmesh.node.served import ServedCall
 from reachmesh.node.serving import serve_here, serve_on_loop
 from reachmesh.node.settings import Settings, resolve
-from reachmesh.node.surroundings import Surroundings
 from reachmesh.node.tasks import TASK, TaskInfo, boot_of, deliver_reply, read_task
-from reachmesh.node.turns import Turns
-from reachmesh.node.unbroken import unbroken
 from reachmesh.node.wakers import call_soon
-from reachmesh.observe.calls import CallLog, Stats
+from reachmesh.observe.calls import Stats
 from reachmesh.routing import RouteRequest, Verdict
-from reachmesh.transport.interfaces import host_name
-from reachmesh.transport.keys import derive
-from reachmesh.transport.sockets import Transport
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M")
-
-LINGER = 0.3
-"""Seconds that the last words of a stopping node have to leave its sockets."""
 
 MOST_PROCESSES = 1024
 """Instances that one `serve(processes=)` runs at most."""
@@ -123,6 +104,7 @@ class ReachNode:
     """How many frames above the constructor the names are that hints of handlers may use."""
     _reach_type: ClassVar[type[Reach]] = Reach
     _job_type: ClassVar[type[ServedCall]] = ServedCall
+    _life_type: ClassVar[type[Life]] = Life
 
     def __init__(
         self,
@@ -172,57 +154,32 @@ class ReachNode:
 
     def _renew(self, listeners: Sequence[Listener] = ()) -> None:
         """Become an instance of its own that has not been started: in the constructor, and in each process of `serve(processes=)`."""
-        name = self._settings.name
-        host = host_name()
-        self._identity = Identity(
-            boot=os.urandom(8),
-            instance_id=f"{name}-{host}-{os.getpid()}-{os.urandom(4).hex()}",
-            name=name,
-            mesh=self._settings.mesh,
-            host=host,
-            zone=self._settings.zone,
-            observer=self._observer,
-        )
-        self._started_at = self._wall()
-        self._record = self._make_record(())
-        self._pid = os.getpid()
-        self._rng = random.Random(os.urandom(16))
-        self._life = threading.RLock()
-        self._phase = "new"
-        self._left = False
-        self._stopped = threading.Event()
-        self._kill = threading.Event()
-        self._callbacks = Callbacks(name)
-        self._listeners = Listeners(self._callbacks, listeners)
-        self._engine: Engine | None = None
-        self._driver_or_none: Driver | None = None
-        self._executor: Executor | None = None
-        self._surroundings: Surroundings | None = None
+        self._life = self._life_type(self, listeners)
 
     def __repr__(self) -> str:
-        return f"<ReachNode {self.instance_id} {self._phase}>"
+        return f"<ReachNode {self.instance_id} {self._life.phase}>"
 
     # ---------------------------------------------------------------- reads
 
     @property
     def instance_id(self) -> str:
         """`name-host-pid-random`, different in every process and start."""
-        return self._identity.instance_id
+        return self._life.identity.instance_id
 
     @property
     def name(self) -> str:
         """The logical name."""
-        return self._identity.name
+        return self._life.identity.name
 
     @property
     def mesh(self) -> str:
         """Name of the mesh."""
-        return self._identity.mesh
+        return self._life.identity.mesh
 
     @property
     def endpoints(self) -> tuple[str, ...]:
         """Addresses others use, e.g. ("tcp://10.0.0.5:41234",); empty before the start, and after a stop what they were."""
-        return self._record.endpoints
+        return self._life.record.endpoints
 
     @property
     def security(self) -> str:
@@ -232,32 +189,22 @@ class ReachNode:
     @property
     def is_running(self) -> bool:
         """Whether it was started and not stopped."""
-        return self._phase in ("running", "draining") and not self._left
+        return self._life.phase in ("running", "draining") and not self._life.left
 
     @property
     def state(self) -> State:
         """Its own state."""
-        if self._phase == "new":
-            return State.STARTING
-        engine = self._engine
-        return State.LEFT if engine is None or self._phase == "stopped" else engine.membership.state
+        return self._life.state
 
     def peers(self) -> list[PeerInfo]:
         """Everybody known and present, oneself left out, by instance id. The recently lost and left are not in it."""
         self._require()
-        return self._peers()
-
-    def _peers(self) -> list[PeerInfo]:
-        engine = self._driver.engine
-        found = self._driver.ask(
-            lambda now: [peer_of(member) for member in engine.membership.members.values() if member.announced and not member.state.gone]
-        )
-        return sorted(found, key=lambda peer: peer.instance_id)
+        return self._life.peers()
 
     def providers(self, cap: str) -> list[PeerInfo]:
         """Who offers a capability now, this node included if it does."""
         check(NODE_RULES, {"cap": cap}, error=UsageError)
-        mine = [own_peer(self._record, self.state, self._started_at)] if cap in self._served and not self._observer else []
+        mine = [own_peer(self._life.record, self.state, self._life.started_at)] if cap in self._served and not self._observer else []
         return [*mine, *(peer for peer in self.peers() if cap in peer.capabilities)]
 
     def explain(self, cap: str, **options: Any) -> Explanation:
@@ -318,55 +265,28 @@ class ReachNode:
     def remove_capability(self, name: str) -> None:
         """Serve it no longer; calls that run go on. Nothing happens if it is not served."""
         check(NODE_RULES, {"name": name}, error=UsageError)
-        with self._life:
+        life = self._life
+        with life.lock:
             served = self._served.pop(name, None)
             if served is not None:
-                self._publish()
-                if self._executor is not None:
-                    self._executor.release(served.handler)
+                life.publish()
+                if life.executor is not None:
+                    life.executor.release(served.handler)
 
     def _add(self, declared: Capability, localns: Mapping[str, Any]) -> None:
         served = Served(declared, localns)
-        with self._life:
+        life = self._life
+        with life.lock:
             if served.name in self._served:
                 raise ConfigError(f"this node serves {served.name!r} already")
-            if self._executor is not None:
-                self._executor.processes = process_domain(self.name, [served], self._executor.processes)  # type: ignore[arg-type]  # only processes are put there
+            if (executor := life.executor) is not None:
+                executor.processes = process_domain(self.name, [served], executor.processes)  # type: ignore[arg-type]  # only processes are put there
             self._served[served.name] = served
             try:
-                self._publish()
+                life.publish()
             except BaseException:
                 del self._served[served.name]
                 raise
-
-    def _publish(self) -> None:
-        """Tell the mesh what this node offers now."""
-        self._record = self._make_record([each.removeprefix("tcp://") for each in self._record.endpoints])
-        if self._phase == "running":
-            self._guard_inline()
-            self._driver.post(self._driver.engine.set_record, self._record)
-
-    def _make_record(self, addresses: Sequence[str]) -> Record:
-        settings, identity = self._settings, self._identity
-        record = Record(
-            boot=identity.boot,
-            instance_id=identity.instance_id,
-            name=identity.name,
-            mesh=identity.mesh,
-            version=settings.version,
-            host=identity.host,
-            zone=settings.zone,
-            endpoints=tuple(f"tcp://{address}" for address in addresses),
-            capabilities={name: served.at(settings.version) for name, served in self._served.items()},
-            tags=settings.tags,
-            weight=settings.weight,
-            started=self._started_at,
-        )
-        try:
-            record.encode()
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-        return record
 
     # ---------------------------------------------------------------- life
 
@@ -379,130 +299,8 @@ class ReachNode:
             UsageError: it was made before a fork, in the parent process, or the interpreter is ending.
             KeyboardInterrupt: of the main thread; the node is stopped again then.
         """
-        self._check_process()
-        if sys.is_finalizing():
-            raise UsageError("the interpreter is ending: no thread can start any more, and so no node")
-        with self._life:
-            if self._phase in ("running", "draining"):
-                return self
-            if self._phase == "stopped":
-                raise NodeStopped("this node was stopped and cannot be started again", hint="make a new one")
-            processes = process_domain(self.name, self._served.values())  # forks: before any thread, and in this one
-        try:
-            unbroken(partial(self._start_whole, processes), interrupted=self._kill.set)
-        except KeyboardInterrupt:
-            unbroken(partial(self._stop, 0.0), interrupted=self._kill.set)
-            raise
+        self._life.start()
         return self
-
-    def _start_whole(self, processes: Any) -> None:
-        with self._life:
-            if self._phase != "new":  # another thread was first
-                if processes is not None:
-                    processes.close()
-                    processes.join(0.0)
-                return
-            transport = Transport(None if self._settings.secret is None else derive(self._settings.secret, self._settings.mesh))
-            try:
-                listening = self._start(transport, processes)
-            except BaseException:
-                if self._driver_or_none is not None:
-                    self._driver_or_none.stop(0.0)
-                else:
-                    transport.close(0)
-                if processes is not None:
-                    processes.close()
-                    processes.join(0.0)
-                self._engine = self._driver_or_none = self._executor = None
-                raise
-            self._phase = "running"
-            atexit.register(self._at_exit)
-        self._look_around(listening)
-
-    def _start(self, transport: Transport, processes: Any) -> Listening:
-        listening = listen(transport, self._settings)
-        now = self._now()
-        engine = self._make_engine(listening.addresses, random.Random(os.urandom(16)), now)
-        executor = self._executor = Executor(name=self.name, pool_threads=self.config.pool_threads, processes=processes)
-        turns = Turns(
-            self.name,
-            engine,
-            transport,
-            serve=self._make_job,
-            submit=executor.submit,
-            lag=executor.lag,
-            notice=self._listeners.notice,
-            log=CallLog(now, hidden=RESERVED),
-        )
-        self._driver_or_none = Driver(turns)
-        self._driver.start()
-        self._guard_inline()
-        return listening
-
-    def _make_engine(self, addresses: Sequence[str], rng: random.Random, now: float) -> Engine:
-        """The engine of a node that listens at these addresses."""
-        self._record = self._make_record(addresses)
-        engine = self._engine = Engine(
-            self._identity,
-            self._record,
-            membership=self.config.membership(),
-            routing=self.config.routing(),
-            rng=rng,
-            rule_of=self._rule_of,
-            now=now,
-            depth_limit=self.config.depth_limit,
-            grace=self.config.grace,
-            **self.config.policies(self._rng),
-        )
-        engine.links.book.own = frozenset(addresses)
-        return engine
-
-    def _guard_inline(self) -> None:
-        if any(each.domain == "inline" for each in self._served.values()):
-            self._driver.guard_inline()
-
-    def _look_around(self, listening: Listening) -> None:
-        """Begin to look for others, unless another thread has stopped the node meanwhile."""
-        identity = self._identity
-        announcement = Announcement(
-            mesh=identity.mesh,
-            instance_id=identity.instance_id,
-            boot=identity.boot,
-            name=identity.name,
-            protocol=PROTOCOL,
-            incarnation=1,
-            **listening._asdict(),
-        )
-        surroundings = Surroundings(
-            self._settings,
-            announcement,
-            is_silent=self._observer,
-            period=self.config.membership().heartbeat_period,
-            found=self._found,
-            moved=self._moved,
-            seen=self._seen,
-        )
-        with self._life:
-            if self._phase != "running":
-                return
-            self._surroundings = surroundings
-        surroundings.start()
-
-    def _found(self, candidate: Candidate) -> None:
-        self._driver.post(self._driver.engine.handle_candidate, candidate.address, candidate.boot)
-
-    def _moved(self, addresses: tuple[str, ...]) -> bool:
-        with self._life:
-            if self._phase != "running":
-                return False
-            self._record = self._make_record(addresses)
-            self._driver.post(self._driver.engine.set_record, self._record)
-            return True
-
-    def _seen(self) -> list[tuple[str, str]]:
-        if self._phase not in ("running", "draining"):
-            return []
-        return [(peer.instance_id, each.removeprefix("tcp://")) for peer in self._peers() for each in peer.endpoints[:1]]
 
     def stop(self, drain: float | None = None) -> None:
         """Leave the mesh: refuse new calls, let accepted ones finish, say goodbye, end every thread. Safe to call twice.
@@ -515,94 +313,26 @@ class ReachNode:
         Args:
             drain: seconds to wait for accepted calls; None = the config's `drain`.
         """
-        if os.getpid() != self._pid:
-            return
-        seconds = self._drain_seconds(drain)
-        in_handler = self._in_handler()
-        if in_handler or (self._phase in ("running", "draining") and asyncio._get_running_loop() is not None):
-            self._left = self._left or not in_handler
-            self._stop_aside(seconds)
-            return
-        unbroken(partial(self._stop, seconds), interrupted=self._kill.set)
+        if not self._life.is_elsewhere:
+            self._life.stop(self._drain_seconds(drain))
 
     async def stop_async(self, drain: float | None = None) -> None:
         """The twin of `stop` for event loops: returns when the node has stopped. Cancelling it does not undo the stop.
 
         Inside a handler of this node it begins the stop and returns, as `stop` does.
         """
-        if os.getpid() != self._pid:
+        life = self._life
+        if life.is_elsewhere:
             return
         seconds, loop = self._drain_seconds(drain), asyncio.get_running_loop()
         over = asyncio.Event()
-        self._stop_aside(seconds, lambda: call_soon(loop, over.set))
-        if not self._in_handler():
+        life.stop_aside(seconds, lambda: call_soon(loop, over.set))
+        if not life.in_handler():
             await over.wait()
 
     def _drain_seconds(self, drain: float | None) -> float:
         check(NODE_RULES, {"drain": drain}, error=UsageError)
         return self.config.drain if drain is None else float(min(drain, FOR_EVER))
-
-    def _in_handler(self) -> bool:
-        """Whether this is the code of a handler that this node runs."""
-        current = CURRENT.get()
-        return current is not None and self._driver_or_none is not None and current._driver is self._driver_or_none
-
-    def _stop_aside(self, seconds: float, then: Callable[[], None] | None = None) -> None:
-        """Stop in a thread, for which the interpreter waits before it ends."""
-
-        def run() -> None:
-            try:
-                self._stop(seconds)
-            finally:
-                if then is not None:
-                    then()
-
-        threading.Thread(target=run, name=f"reachmesh-{self.name}-stop", daemon=False).start()
-
-    def _stop(self, seconds: float) -> None:
-        with self._life:
-            if self._phase == "new":
-                self._phase = "stopped"
-                self._stopped.set()
-                return
-            if self._phase != "running":
-                first = False
-            else:
-                first = True
-                self._phase = "draining"
-        if not first:
-            self._stopped.wait(seconds + 10.0)
-            return
-        atexit.unregister(self._at_exit)
-        driver, executor, engine = self._driver, self._executor, self._driver.engine
-        assert executor is not None
-        try:
-            if self._surroundings is not None:
-                self._surroundings.remember()
-            driver.flush()  # what was asked before the stop is under way before it
-            driver.post(engine.drain)
-            deadline = time.monotonic() + seconds
-            while driver.ask(lambda now: engine.callee.open) and not self._kill.is_set() and time.monotonic() < deadline:
-                self._kill.wait(0.02)
-            if self._surroundings is not None:
-                self._surroundings.stop()
-            error = NodeStopped("the node was stopped", executed="maybe")
-            driver.post(engine.leave, error)
-            driver.ask(lambda now: None)
-            executor.stop(0.0)
-        finally:
-            driver.stop(LINGER)
-            self._phase = "stopped"
-            self._stopped.set()
-            self._listeners.close()
-            self._callbacks.close()
-            if self._surroundings is not None:
-                self._surroundings.join()
-
-    def _at_exit(self) -> None:
-        """The interpreter ends and nobody stopped the node: a short goodbye."""
-        if os.getpid() == self._pid:
-            self._stop(0.0)
 
     def serve(self, processes: int | None = None) -> None:
         """Start, and serve until SIGINT, SIGTERM or `stop()`; then drain and return.
@@ -643,14 +373,14 @@ class ReachNode:
 
     async def __aenter__(self) -> Self:
         self.start()
-        assert self._executor is not None
-        self._executor.use_loop(asyncio.get_running_loop())
+        assert self._life.executor is not None
+        self._life.executor.use_loop(asyncio.get_running_loop())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.stop_async()
-        if self._executor is not None:
-            self._executor.use_loop(None)
+        if self._life.executor is not None:
+            self._life.executor.use_loop(None)
 
     # ---------------------------------------------------------------- calling
 
@@ -770,14 +500,14 @@ class ReachNode:
         self._check_may_block("wait_for()", "wait_for_async()")
         timeout = _wait_limit(cap, count, timeout)
         self._require().look()
-        if not self._listeners.wait(lambda: self._has(cap, count), timeout):
+        if not self._life.listeners.wait(lambda: self._has(cap, count), timeout):
             raise self._too_few(cap, count, timeout)
 
     async def wait_for_async(self, cap: str, count: int = 1, timeout: float | None = None) -> None:
         """The twin of `wait_for` for event loops."""
         timeout = _wait_limit(cap, count, timeout)
         self._require().look()
-        if not await self._listeners.wait_async(lambda: self._has(cap, count), timeout):
+        if not await self._life.listeners.wait_async(lambda: self._has(cap, count), timeout):
             raise self._too_few(cap, count, timeout)
 
     def _has(self, cap: str, count: int) -> bool:
@@ -811,40 +541,25 @@ class ReachNode:
             UsageError: there is no such kind, or `fn` is no plain function.
         """
         check(NODE_RULES, {"kind": kind, "fn": fn}, error=UsageError)
-        self._listeners.functions.append((kind, fn))
+        self._life.listeners.functions.append((kind, fn))
         return fn
 
     def events(self) -> AsyncIterator[Event]:
         """All events from now on, for `async for`; it ends when the node stops. A reader that falls 10,000 behind misses the oldest."""
-        return self._listeners.events()
+        return self._life.listeners.events()
 
     # ---------------------------------------------------------------- inside
 
     @property
     def _driver(self) -> Driver:
-        assert self._driver_or_none is not None
-        return self._driver_or_none
+        return self._life.driver
 
     def _require(self) -> Driver:
         """The driver of a node that may be used now."""
-        if (error := self._why_not()) is not None:
+        life = self._life
+        if (error := life.why_not()) is not None:
             raise error
-        return self._driver
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise foreign()
-
-    def _why_not(self) -> ReachError | None:
-        """Why the node cannot be used now, or None."""
-        if os.getpid() != self._pid:
-            return foreign()
-        phase = self._phase
-        if (phase == "running" or phase == "draining") and not (self._left and CURRENT.get() is None):
-            return None
-        if phase == "new":
-            return NodeStopped("the node has not been started", hint="use `with node:` or node.start()")
-        return NodeStopped("the node was stopped")
+        return life.driver
 
     @staticmethod
     def _check_may_block(what: str, twin: str) -> None:
@@ -853,7 +568,7 @@ class ReachNode:
 
     def _timeout_for(self, cap: str) -> float:
         """Seconds for a call that names none: as measured, else as declared, else the default."""
-        if (engine := self._engine) is None:
+        if (engine := self._life.engine) is None:
             return self.config.default_timeout
         return engine.caller.latencies.timeouts.get(cap) or engine.router.declared_timeout(cap) or self.config.default_timeout
 
@@ -863,11 +578,12 @@ class ReachNode:
 
     def _make_job(self, call: IncomingCall) -> ServedCall | None:
         served = self._served.get(call.capability) or self._reserved.get(call.capability)
-        if served is None or self._executor is None:
+        life = self._life
+        if served is None or life.executor is None:
             error = NoProvider(f"{self.instance_id} does not offer {call.capability!r} any more")
-            self._driver.post(self._driver.engine.callee.fail, call, error)
+            life.driver.post(life.driver.engine.callee.fail, call, error)
             return None
-        job = call.handle = self._job_type(call, served, self._driver, self._executor)
+        job = call.handle = self._job_type(call, served, life.driver, life.executor)
         if self._middlewares and not call.capability.startswith(RESERVED):
             job.middlewares = self._middlewares
         if call.task is not None:

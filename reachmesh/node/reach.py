@@ -123,7 +123,7 @@ class Reach:
     def _submit_through(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFuture:
         """As `_submit`, with the node's middleware around it; what comes after the call runs in the callbacks' thread."""
         node, fallback = self._node, self._options.fallback
-        outer = CallFuture(node._callbacks)
+        outer = CallFuture(node._life.callbacks)
         if fallback is not UNSET:
             outer._fallback = fallback
         passage, reach = self._enter(args, kwargs)
@@ -170,7 +170,8 @@ class Reach:
 
     def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFuture:
         node, options = self._node, self._options
-        future = CallFuture(node._callbacks)
+        life = node._life
+        future = CallFuture(life.callbacks)
         if options.fallback is not UNSET:
             future._fallback = options.fallback
         if options.reply_to is not None:
@@ -181,11 +182,11 @@ class Reach:
                 raise _no_last_good()
             future._keep = self._keep_last_good(future, call.body)
         future._call = call
-        if (stopped := node._why_not()) is not None:
+        if (stopped := life.why_not()) is not None:
             stopped.trace_id = future.trace_id
             future.failed(stopped)
             return future
-        driver = future._driver = node._driver
+        driver = future._driver = life.driver
         if (loop := asyncio._get_running_loop()) is not None:
             driver.watch_from(loop)
         driver.post(driver.engine.caller.start, call)
@@ -273,7 +274,7 @@ class Reach:
         passage, reach = self._enter(args, kwargs)
         if reach is None:
             raise UsageError("a middleware answered in place of a stream", hint="let it raise, or yield")
-        callbacks = self._node._callbacks
+        callbacks = self._node._life.callbacks
 
         def left(error: BaseException | None) -> None:
             with contextlib.suppress(ReachError):
@@ -333,7 +334,7 @@ class Reach:
         if timeout is None and not flags & REQUEST_WANTS_STREAM:
             timeout = node._timeout_for(self.capability)
         deadline = None if timeout is None or timeout > FOR_EVER else now + timeout
-        ids: bytes = node._rng.getrandbits(192).to_bytes(24, "big")
+        ids: bytes = node._life.rng.getrandbits(192).to_bytes(24, "big")
         trace, priority, depth, parent = ids[:16], options.priority, 0, None
         outer = CURRENT.get()
         if outer is not None and not (outer.call.closed and not outer.call.reason):  # else: a task that a handler left behind
@@ -368,7 +369,7 @@ class Reach:
             call.outflow = Outflow(LIMITS.chunk)
         if self._asks or (options.metadata and node.config.predicate is not None):
             self._ask_user(call, now)
-        if options.shadow and source is None and node._why_not() is None:
+        if options.shadow and source is None and node._life.why_not() is None:
             self._send_copy(call)
         return call, source
 
@@ -378,7 +379,7 @@ class Reach:
         The predicate holds for all attempts, the strategy for the first; later ones go by the default strategy among the others.
         """
         options, node = self._options, self._node
-        if node._why_not() is not None:
+        if node._life.why_not() is not None:
             return
         driver, request = node._driver, call.request
         candidates = driver.ask(lambda now: driver.engine.router.candidates(request, now))

@@ -51,7 +51,7 @@ def reconfigure(node: ReachNode, changes: Mapping[str, Any]) -> None:
         check(OPTION_RULES, {"weight": weight}, of=name)
     for name, limit in limits.items():
         check(CAPABILITY_RULES, {"max_concurrent": limit}, of=name)
-    with node._life:
+    with node._life.lock:
         if level is not None:
             logging.getLogger("reachmesh").setLevel(level)
         if "weight" in changes:
@@ -64,9 +64,9 @@ def reconfigure(node: ReachNode, changes: Mapping[str, Any]) -> None:
         for name in changes:
             node._origins.changed(name)
         if {"weight", "weights", "max_concurrent"} & set(changes):
-            node._publish()
-        if node._phase in ("running", "draining"):
-            node._driver.post(node._driver.engine.reconfigure, config.routing(), config.policies(node._rng))
+            node._life.publish()
+        if node._life.phase in ("running", "draining"):
+            node._driver.post(node._driver.engine.reconfigure, config.routing(), config.policies(node._life.rng))
 
 
 def changed_by_name(node: ReachNode) -> dict[str, Any]:

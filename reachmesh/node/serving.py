@@ -23,7 +23,7 @@ def serve_here(node: ReachNode, signals: Sequence[signal.Signals] = SIGNALS) -> 
         nonlocal count
         count += 1
         if count > 1:
-            node._kill.set()
+            node._life.kill.set()
         wake.set()
 
     previous: dict[signal.Signals, Any] = {}
@@ -34,12 +34,12 @@ def serve_here(node: ReachNode, signals: Sequence[signal.Signals] = SIGNALS) -> 
                 previous[number] = signal.signal(number, on_signal)
         node.start()
         stopper: threading.Thread | None = None
-        while not node._stopped.is_set():
+        while not node._life.stopped.is_set():
             if wake.wait(0.25 if stopper is None else 0.05) and stopper is None:
                 stopper = threading.Thread(target=node.stop, name=f"reachmesh-{node.name}-stop", daemon=True)
                 stopper.start()
             if stopper is not None:
-                node._stopped.wait(0.05)
+                node._life.stopped.wait(0.05)
         if stopper is not None:
             stopper.join(2.0)
     finally:
@@ -57,7 +57,7 @@ async def serve_on_loop(node: ReachNode) -> None:
         nonlocal count
         count += 1
         if count > 1:
-            node._kill.set()
+            node._life.kill.set()
         wake.set()
 
     installed: list[signal.Signals] = []
@@ -70,7 +70,7 @@ async def serve_on_loop(node: ReachNode) -> None:
                 break
     try:
         async with node:
-            stopped = asyncio.ensure_future(asyncio.to_thread(node._stopped.wait))
+            stopped = asyncio.ensure_future(asyncio.to_thread(node._life.stopped.wait))
             waking = asyncio.ensure_future(wake.wait())
             try:
                 await asyncio.wait([stopped, waking], return_when=asyncio.FIRST_COMPLETED)

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from reachmesh.engine import Engine, Note
-from reachmesh.engine.providers import RESERVED
-from reachmesh.errors import BlockingCallInLoop, NodeStopped, UsageError
+from reachmesh.errors import BlockingCallInLoop, UsageError
 from reachmesh.node.answers import Answer, Answers
 from reachmesh.node.capability import Capability
 from reachmesh.node.feeder import Feeder
 from reachmesh.node.inputs import _END, Input
-from reachmesh.node.listeners import Listener, Listeners
+from reachmesh.node.life import Life
 from reachmesh.node.node import ReachNode, _wait_limit
-from reachmesh.node.peers import Event, event_of
+from reachmesh.node.peers import Event
 from reachmesh.node.reach import Reach
 from reachmesh.node.served import ServedCall
 from reachmesh.node.stream import StreamHandle
-from reachmesh.observe.calls import CallLog
 
+from .life import SimulatedLife
 from .process import Process
-from .running import SimulatedCallbacks, SimulatedDriver, SimulatedExecutor, SimulatedTurns
+from .running import SimulatedDriver
 from .schedule import Schedule
-from .wires import Wire
 
 if TYPE_CHECKING:
     from .world import World
-
-LINGER = 0.01
-"""Seconds that the last words of a stopping node have to leave."""
-
-DRAIN_LOOK = 0.02
-"""Seconds between two looks whether accepted calls are over."""
 
 
 class SimulatedInput(Input):
@@ -179,6 +169,7 @@ class SimulatedNode(ReachNode):
     _made_by: ClassVar[int] = 3
     _reach_type: ClassVar[type[Reach]] = SimulatedReach
     _job_type: ClassVar[type[ServedCall]] = SimulatedCall
+    _life_type: ClassVar[type[Life]] = SimulatedLife
 
     def __init__(self, world: World, place: int, name: str, caps: Any, *, host: str | None, **options: Any) -> None:
         self._world, self.place = world, place
@@ -190,21 +181,6 @@ class SimulatedNode(ReachNode):
         self._past: list[Any] = []
         super().__init__(name, caps, **options)
 
-    def _renew(self, listeners: Sequence[Listener] = ()) -> None:
-        super()._renew(listeners)
-        rng = self._world._rng
-        boot = rng.randbytes(8)
-        self._identity = replace(
-            self._identity, boot=boot, instance_id=f"{self.name}-{self.host}-{self.place}-{boot.hex()[:8]}", host=self.host
-        )
-        self._started_at = self._wall()
-        self._record = self._make_record(())
-        self._rng = random.Random(rng.getrandbits(64))
-        self._process = Process(self._world._schedule)
-        self._callbacks = SimulatedCallbacks(self.name, self._process)
-        self._listeners = Listeners(self._callbacks, listeners)
-        self._left = False
-
     def _show_wall(self) -> float:
         return self._world.wall + self.clock_offset
 
@@ -215,110 +191,28 @@ class SimulatedNode(ReachNode):
         """Whether it is stopped by `World.freeze`."""
         return self._process.frozen
 
-    def start(self) -> Self:
-        """It is started when it is made; `World.restart` starts it again."""
-        if self._phase == "stopped":
-            raise NodeStopped("this node was stopped and cannot be started again", hint="world.restart(node)")
-        if self._phase == "new":
-            self._begin()
-        return self
+    @property
+    def _simulated(self) -> SimulatedLife:
+        return cast("SimulatedLife", self._life)
 
-    def _begin(self) -> None:
-        now, process = self._now(), self._process
-        engine = self._make_engine((self.address,), random.Random(self._rng.getrandbits(64)), now)
-        wire = self._wire = Wire(self._world._wires, process, self.place, self.address, self._settings.secret)
-        executor = self._executor = SimulatedExecutor(self.name, process)
-        turns = SimulatedTurns(
-            self.name,
-            engine,
-            cast("Any", wire),
-            serve=self._make_job,
-            submit=executor.submit,
-            lag=executor.lag,
-            notice=self._notice,
-            log=CallLog(now, hidden=RESERVED),
-            now=self._now,
-            wall=self._wall,
-        )
-        driver = wire.driver = self._driver_or_none = SimulatedDriver(turns, process)
-        self._world._wires.listen(wire)
-        self._phase = "running"
-        driver.start()
+    @property
+    def _process(self) -> Process:
+        return self._simulated.process
 
     def _add(self, declared: Capability, localns: Mapping[str, Any]) -> None:
         super()._add(replace(declared, domain=None) if declared.domain == "process" else declared, localns)
 
-    def _notice(self, notes: list[Note]) -> None:
-        self.seen += map(event_of, notes)
-        self._listeners.notice(notes)
-
     def stop(self, drain: float | None = None) -> None:
         """Leave the mesh; see `ReachNode.stop`."""
-        seconds = self._drain_seconds(drain)
-        in_handler = self._in_handler()
-        if in_handler or asyncio._get_running_loop() is not None:
-            self._left = self._left or not in_handler
-            self._stop_aside(seconds)
-            return
-        self._stop_aside(seconds)
-        self._world._schedule.wait(lambda: self._phase in ("new", "stopped"))
-
-    def _stop_aside(self, seconds: float, then: Callable[[], None] | None = None) -> None:
-        process = self._process
-        if self._phase == "new":
-            self._phase = "stopped"
-        if self._phase != "running":
-            self._when_stopped(then)
-            return
-        driver, engine = self._driver, self._driver.engine
-        self._phase = "draining"
-        driver.post(engine.drain)
-        deadline = self._now() + seconds
-
-        def look() -> None:
-            if engine.callee.open and self._now() < deadline:
-                process.at(self._now() + DRAIN_LOOK, look)
-                return
-            driver.post(engine.leave, NodeStopped("the node was stopped", executed="maybe"))
-            process.at(self._now() + LINGER, finish)
-
-        def finish() -> None:
-            self._wire.close()
-            self._end()
-            if then is not None:
-                then()
-
-        process.soon(look)
-
-    def _when_stopped(self, then: Callable[[], None] | None) -> None:
-        if then is not None and self._phase == "stopped":
-            then()
-        elif then is not None:
-            self._world._schedule.at(self._now() + DRAIN_LOOK, lambda: self._when_stopped(then))
-
-    def _end(self) -> None:
-        """The process ends: its calls too, and nothing happens in it any more."""
-        assert self._executor is not None
-        self._executor.stop(0.0)
-        self._process.end()
-        self._driver.stop(0.0)
-        self._phase = "stopped"
-        self._stopped.set()
-        self._listeners.close()
-        self._callbacks.close()
-
-    def _die(self, *, silent: bool) -> None:
-        """The process is killed."""
-        self._process.end()
-        self._world._wires.kill(self._wire, silent=silent)
-        engine: Engine = self._driver.engine
-        engine.leave(NodeStopped("the node was killed", executed="maybe"), self._now())
-        self._end()
+        super().stop(drain)
+        life = self._life
+        if not life.in_handler() and asyncio._get_running_loop() is None:
+            self._world._schedule.wait(lambda: life.phase in ("new", "stopped"))
 
     def _restart(self) -> None:
-        self._past.append(self._executor)  # or its handlers, let go of, would run their `finally`: nothing runs in a killed process
-        self._renew(self._listeners.functions)
-        self._begin()
+        self._past.append(self._life.executor)  # or its handlers, let go of, would run their `finally`: nothing runs in a killed process
+        self._renew(self._life.listeners.functions)
+        self.start()
 
     # ---------------------------------------------------------------- what waits or forks in a real node
 

@@ -78,8 +78,8 @@ class World:
 
     def kill(self, node: SimulatedNode, *, silent: bool = False) -> None:
         """The process dies, in the middle of whatever it does. `silent`: with its whole host, so that nobody is told."""
-        if node._phase in ("running", "draining"):
-            node._die(silent=silent)
+        if node._life.phase in ("running", "draining"):
+            node._simulated.die(silent=silent)
 
     def restart(self, node: SimulatedNode) -> None:
         """A new process of the same name with the same capabilities, at the same address; one that still runs is killed before."""
@@ -128,7 +128,7 @@ class World:
 
     def disconnect(self, one: SimulatedNode, other: SimulatedNode) -> None:
         """Connections between two nodes break, and what is under way on them is lost. New ones can be made at once."""
-        self._wires.disconnect(one._wire, other._wire)
+        self._wires.disconnect(one._simulated.wire, other._simulated.wire)
 
     def partition(self, *groups: Iterable[SimulatedNode]) -> None:
         """Cut every path between nodes of different groups."""
@@ -217,13 +217,13 @@ class World:
                 tell(seed, None)
             if settings.discovery:
                 for other in self._announced(node):
-                    tell(other.address, other._identity.boot)
+                    tell(other.address, other._life.identity.boot)
             process.at(self.now + LOOK_EVERY, look)
 
         process.soon(look)
         if settings.discovery and not node._observer:
             for other in self._announced(node, to=True):
-                boot, driver_of = node._identity.boot, other._driver
+                boot, driver_of = node._life.identity.boot, other._driver
                 other._process.soon(lambda d=driver_of, b=boot: d.post(d.engine.handle_candidate, node.address, b))  # type: ignore[misc]  # defaults bind the loop
 
     def _announced(self, node: SimulatedNode, *, to: bool = False) -> list[SimulatedNode]:
@@ -232,7 +232,7 @@ class World:
             other
             for other in self.nodes
             if other is not node
-            and other._phase == "running"
+            and other._life.phase == "running"
             and other.mesh == node.mesh
             and other._settings.discovery
             and (to or not other._observer)

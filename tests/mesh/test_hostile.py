@@ -57,7 +57,7 @@ class Stranger:
 def test_nothing_runs_before_a_greeting(world: World) -> None:
     """Requests on a connection that has not greeted, greets another mesh, or names another boot, do not execute."""
     address, node = address_of(world)
-    boot = node._identity.boot
+    boot = node._life.identity.boot
     ran.clear()
     with zmq.Context() as context:
         rude = Stranger(context, address)
@@ -94,7 +94,7 @@ def test_a_listener_that_calls_who_dials_it_runs_nothing(world: World) -> None:
             [hello] = split_batch(batch)[0]
             assert hello.flags == Control.HELLO
             for number in range(5):
-                server.send_multipart([route, join_batch([request(node._identity.boot, number)])])
+                server.send_multipart([route, join_batch([request(node._life.identity.boot, number)])])
             server.send_multipart([route, join_batch([encode_control(Control.WELCOME, b"\xff")])])
             break
         assert node.reach("echo").call(x=1) == 1
@@ -150,7 +150,7 @@ def test_noise_disturbs_nobody(world: World) -> None:
             elif kind == 3:
                 stranger.say(encode_frame(2, rng.randrange(4), 2, 0, 0, rng.getrandbits(64), b"", b"", 0, b"", rng.randbytes(20)))
             elif kind == 4:
-                stranger.say(request(node._identity.boot, index % 50, rng.randrange(32), rng.randbytes(rng.randrange(30))))
+                stranger.say(request(node._life.identity.boot, index % 50, rng.randrange(32), rng.randbytes(rng.randrange(30))))
             else:
                 stranger.socket.send_multipart([struct.pack(">I", rng.getrandbits(32)), *[b"x"] * rng.randrange(20)])
         eventually(lambda: node._driver.engine.faults > 300)

@@ -65,8 +65,8 @@ def test_without_a_process_capability_there_is_no_process(world: World) -> None:
     """The domain costs nothing where nobody asks for it."""
     node = world.node("plain", [capability("pid", handler=_pids)])
     assert node.reach("pid", timeout=10).call()[0] == os.getpid()
-    assert node._executor is not None
-    assert node._executor.processes is None
+    assert node._life.executor is not None
+    assert node._life.executor.processes is None
 
 
 def _pids() -> list[int]:

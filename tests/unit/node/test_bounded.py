@@ -109,7 +109,7 @@ def test_a_huge_text_is_cut_in_the_log(node: ReachNode, caplog: pytest.LogCaptur
 
 def test_a_callbacks_huge_failure_is_cut_in_the_log(node: ReachNode, caplog: pytest.LogCaptureFixture) -> None:
     """The same for what a done-callback raises."""
-    future = CallFuture(node._callbacks)
+    future = CallFuture(node._life.callbacks)
     future.add_done_callback(lambda done: shout(1_000_000))
     future.set_result(1)
     eventually(lambda: "a callback of" in caplog.text, 5)

@@ -113,9 +113,9 @@ def test_a_fault_of_ours_ends_the_call(node: ReachNode, monkeypatch: pytest.Monk
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a mistake of ours")
 
-    assert node._engine is not None
+    assert node._life.engine is not None
     with monkeypatch.context() as patch:
-        patch.setattr(node._engine.router, "pick", broken)
+        patch.setattr(node._life.engine.router, "pick", broken)
         error = node.reach("echo").submit(value=1).exception(5)
     assert type(error).__name__ == "ProtocolError"
     assert "a mistake of ours" in caplog.text

@@ -54,13 +54,13 @@ def test_the_works_own_error_comes_out() -> None:
 
 def test_an_interrupted_start_leaves_no_node(node: ReachNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while discovery starts: the interrupt comes out of start() and the node is stopped, with all its threads."""
-    discover = node._look_around
+    discover = node._life._look_around
 
     def interrupted(listening: Listening) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         discover(listening)
 
-    monkeypatch.setattr(node, "_look_around", interrupted)
+    monkeypatch.setattr(node._life, "_look_around", interrupted)
     with pytest.raises(KeyboardInterrupt):
         with node:
             pass
