@@ -14,8 +14,9 @@ plus those in line for a permit; nobody waits longer than `PermitConfig.wait`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from reachmesh.calls.incoming import IncomingCall
 from reachmesh.calls.ports import Delivery, Kind
@@ -35,8 +36,7 @@ _SWEEP = 4096
 """Begun calls that are counted in one go."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """What a served capability declares about its calls; see `node.capability`."""
 
     max_concurrent: int | Literal["auto"] | None = None

@@ -13,8 +13,9 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from reachmesh.calls.flags import (
     REQUEST_ONEWAY,
@@ -349,7 +350,7 @@ class Caller:
     def _route(self, call: OutgoingCall, now: float) -> None:
         request = call.request
         if call.prefer is not None:
-            request, call.prefer = replace(request, target=call.prefer), None
+            request, call.prefer = msgspec.structs.replace(request, target=call.prefer), None
         picked = self._router.pick(request, now, exclude=call.tried)
         if isinstance(picked, NoPick):
             picked = self._hidden(call.request, call.tried) or picked

@@ -8,12 +8,12 @@ who is there; a boot id in a candidate only saves dialling a node that is alread
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 
-@dataclass(frozen=True, kw_only=True)
-class Announcement:
+
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """What a node says of itself so that others can dial it.
 
     Attributes:
@@ -39,8 +39,7 @@ class Announcement:
     any_interface: bool = False
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """An address where a node of this mesh may be.
 
     Attributes:

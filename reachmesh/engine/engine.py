@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from reachmesh.calls.admission import Rule
 from reachmesh.calls.callee import Callee
@@ -63,8 +64,7 @@ _ENDINGS = ("retired", "left", "not needed")
 """Reasons of a link's end that were agreed on, and so say nothing about the peer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """Who this node is for its whole life."""
 
     boot: bytes
@@ -76,8 +76,7 @@ class Identity:
     observer: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """Something worth telling the node's user: `kind` as in `node.on`, the peer's record if there is one, and the reason."""
 
     kind: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from reachmesh.calls.flows import Buffer, Outflow
 from reachmesh.calls.ports import Flowing
@@ -60,8 +61,7 @@ class Link:
         self.waiting = False
 
 
-@dataclass(frozen=True, slots=True)
-class LinkNote:
+class LinkNote(msgspec.Struct, frozen=True):
     """What happened to a link: kind is up, down, dial_failed, probed, refused or version_refused."""
 
     kind: str

@@ -15,8 +15,9 @@ Everything a stranger can make grow is capped: addresses per boot, boots with hi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from reachmesh.calls.flows import Buffer
 from reachmesh.calls.ports import Flowing
@@ -55,14 +56,13 @@ INSECURE = "has another secret, or only one of us has one"
 """What a failed CURVE handshake means."""
 
 
-@dataclass(slots=True)
-class _Attempt:
+class _Attempt(msgspec.Struct):
     """The dialling of one boot: addresses still to try, and what came of the others."""
 
     addresses: list[str]
     next_at: float
     open: int = 0
-    outcomes: list[str] = field(default_factory=list)
+    outcomes: list[str] = msgspec.field(default_factory=list)
 
 
 class LinkTable:

@@ -20,8 +20,9 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from reachmesh.errors import BadRequest, ConfigError, shortened, shown
 from reachmesh.execution.conversion import Compiler, exact_type
@@ -35,8 +36,7 @@ _ASYNC_STREAMS = (abc.AsyncIterator, abc.AsyncGenerator, abc.AsyncIterable)
 _AWAITABLES = (abc.Awaitable, abc.Coroutine)
 
 
-@dataclass(slots=True)
-class _Param:
+class _Param(msgspec.Struct):
     """One caller-visible parameter."""
 
     name: str

@@ -6,16 +6,16 @@ times faster than the default. All others are seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
+
+import msgspec
 
 from reachmesh.errors import ConfigError
 
 PresetName = Literal["lan", "calm", "fast"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MembershipConfig:
+class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Every figure of the membership.
 
     Attributes:
@@ -165,7 +165,7 @@ def preset(name: str, **changes: Any) -> MembershipConfig:
     """
     if name not in get_args(PresetName):
         raise ConfigError(f"preset {name!r} is none of {', '.join(get_args(PresetName))}")
-    known = {setting.name for setting in fields(MembershipConfig)}
+    known = set(MembershipConfig.__struct_fields__)
     if unknown := sorted(set(changes) - known):
         raise ConfigError(f"no such membership setting: {', '.join(unknown)}")
     settings: dict[str, Any] = {**_PRESETS[name], **changes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from .table import Member
 
@@ -10,8 +10,7 @@ Send = tuple[bytes, int, bytes]
 """(boot, control kind, body)."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberEvent:
+class MemberEvent(msgspec.Struct, frozen=True):
     """Something happened to a member.
 
     Attributes:

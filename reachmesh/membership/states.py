@@ -21,8 +21,9 @@ observing side that routing treats as "not now". Each change carries its reason 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from .config import MembershipConfig
 
@@ -65,8 +66,7 @@ class State(Enum):
 STATE_BY_RANK: dict[int, State] = {state.rank: state for state in State}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What a serving node measures about itself; travels with every heartbeat, saturating at the width of its field.
 
     Attributes:

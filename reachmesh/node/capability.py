@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
+import msgspec
+
 from reachmesh.calls.admission import Rule
 from reachmesh.engine.providers import RESERVED
 from reachmesh.errors import ConfigError, shown
@@ -161,7 +163,7 @@ class Served:
 
     def limit(self, max_concurrent: int | Literal["auto"] | None) -> None:
         """Run so many calls at once from now on; None = as many as come. A limit that moves is not advertised."""
-        self.rule = replace(self.rule, max_concurrent=max_concurrent)
+        self.rule = msgspec.structs.replace(self.rule, max_concurrent=max_concurrent)
         self.options.pop("max_concurrent", None)
         if isinstance(max_concurrent, int):
             self.options["max_concurrent"] = max_concurrent
@@ -169,7 +171,7 @@ class Served:
     def at(self, node_version: str) -> dict[str, Any]:
         """Its options in the record of a node of this version, which is the capability's own where that says none."""
         version = node_version if self.capability.version == "1" else self.capability.version
-        self.rule = replace(self.rule, version=version, node_version=node_version)
+        self.rule = msgspec.structs.replace(self.rule, version=version, node_version=node_version)
         return {**self.options, "version": version}
 
     def _options(self) -> dict[str, Any]:

@@ -15,7 +15,6 @@ Each scalar has an environment variable: `REACHMESH_` and its name in capitals.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -140,6 +139,8 @@ def _usual(name: str, value: Any) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
+    import tomllib  # few need it
+
     if not is_path(path):
         raise ConfigError(f"config must be a NodeConfig, a mapping of its fields or the path of a file, not {shown(path)}")
     try:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import msgspec
+
 from reachmesh.calls.flags import REQUEST_ONEWAY, REQUEST_SENDS_STREAM, REQUEST_WANTS_STREAM
 from reachmesh.calls.flows import Outflow
 from reachmesh.calls.outgoing import OutgoingCall
@@ -348,7 +350,7 @@ class Reach:
                 parent = within
         if options.trace_id is not None:
             trace = bytes.fromhex(options.trace_id)
-        request = self._request if priority is None or priority == 100 else replace(self._request, priority=priority)
+        request = self._request if priority is None or priority == 100 else msgspec.structs.replace(self._request, priority=priority)
         retries = node.config.retries if options.retries is None else options.retries
         call = OutgoingCall(
             handle,
@@ -397,7 +399,7 @@ class Reach:
         """A one-way copy to an instance that is tagged to take shadow calls, if there is one; nobody hears how it went."""
         copy = call.twin()
         copy.handle = _IGNORED
-        copy.request = replace(self._request, shadow=True, session=None, target=None)
+        copy.request = msgspec.structs.replace(self._request, shadow=True, session=None, target=None)
         copy.flags, copy.metas = REQUEST_ONEWAY, {}
         driver = self._node._driver
         driver.post(driver.engine.caller.start, copy)

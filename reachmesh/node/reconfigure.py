@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from reachmesh.errors import ConfigError, shown
 from reachmesh.node.capability import CAPABILITY_RULES
 from reachmesh.node.rules import check
@@ -55,7 +57,7 @@ def reconfigure(node: ReachNode, changes: Mapping[str, Any]) -> None:
         if level is not None:
             logging.getLogger("reachmesh").setLevel(level)
         if "weight" in changes:
-            node._settings = replace(node._settings, weight=float(changes["weight"]))
+            node._settings = msgspec.structs.replace(node._settings, weight=float(changes["weight"]))
         for name, weight in weights.items():
             node._served[name].options["weight"] = weight
         for name, limit in limits.items():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from reachmesh.discovery import NAMES, Source, make_sources
 from reachmesh.errors import ConfigError, shown
@@ -15,8 +16,7 @@ from reachmesh.node.rules import name as name_rule
 from reachmesh.transport.interfaces import Interface, present_interfaces
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The resolved options of one node; see `ReachNode`."""
 
     name: str

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+import msgspec
 
 from reachmesh.discovery import Announcement, Candidate, Discovery
 from reachmesh.node.settings import Settings
@@ -87,5 +88,5 @@ class Surroundings:
         present = [each for each in present_interfaces(self._settings.interfaces) if not each.is_loopback]
         addresses = reachable_addresses(present, int(told.local_address.rpartition(":")[2]))
         if addresses and set(addresses) != set(told.addresses) and self._moved(addresses):
-            self._announcement = replace(told, addresses=addresses)
+            self._announcement = msgspec.structs.replace(told, addresses=addresses)
             self.discovery.announce(self._announcement)

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
+
 from reachmesh.observe.histogram import percentile
 from reachmesh.observe.window import SLOT, SLOTS, Sums, Window
 
@@ -82,8 +84,7 @@ class Stats:
     p99_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(msgspec.Struct, frozen=True):
     """All capabilities together in the last minute.
 
     Attributes:

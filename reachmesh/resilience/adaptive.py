@@ -16,8 +16,9 @@ were waiting for it, or close to it.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from math import ceil
+
+import msgspec
 
 from reachmesh.resilience.permits import auto_limit
 
@@ -26,8 +27,7 @@ _IN_FORCE = 0.9
 """Part of the limit in use from which on it is what holds calls back."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdaptiveConfig:
+class AdaptiveConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of the automatic limit; times in seconds."""
 
     start: int = 16

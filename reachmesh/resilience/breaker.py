@@ -17,14 +17,14 @@ at most one probe is out in HALF_OPEN; an outcome of a call that began before th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 _SLOTS = 10
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BreakerConfig:
+class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of a breaker; all times in seconds."""
 
     window: float = 30.0

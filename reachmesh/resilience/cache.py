@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CacheConfig:
+
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of the cache; it is off for a capability that declares no time of its own."""
 
     ttl: float = 30.0

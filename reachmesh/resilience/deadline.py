@@ -6,13 +6,12 @@ relative and made here from what was measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from reachmesh.resilience.latency import LatencyWindow
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TimeoutConfig:
+class TimeoutConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of the default timeout; times in seconds."""
 
     default: float = 3.0

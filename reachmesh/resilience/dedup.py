@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DedupConfig:
+
+class DedupConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of the table."""
 
     ttl: float = 300.0

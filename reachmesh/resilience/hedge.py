@@ -6,13 +6,12 @@ Only for idempotent capabilities, only when switched on, and each hedge is paid 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from reachmesh.resilience.latency import LatencyWindow
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HedgeConfig:
+class HedgeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of hedging."""
 
     enabled: bool = False

@@ -8,13 +8,12 @@ Invariant: the window never falls under `floor`, so an instance that says 255 fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 UNLIMITED = float("inf")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LimiterConfig:
+class LimiterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of the caller-side limiter."""
 
     floor: int = 4

@@ -10,17 +10,17 @@ granted at most once and is afterwards in exactly one of holding, released; a re
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from enum import Enum
 from math import ceil
+
+import msgspec
 
 from reachmesh.resilience.priorities import PriorityQueues
 
 _STEP = 0.1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PermitConfig:
+class PermitConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of the wait for a permit."""
 
     wait: float = 0.2

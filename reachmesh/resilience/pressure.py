@@ -7,13 +7,12 @@ before they are refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from reachmesh.resilience.priorities import class_of
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PressureConfig:
+class PressureConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Queue lengths (calls accepted and not yet started) at which something happens."""
 
     watermark: int = 1024

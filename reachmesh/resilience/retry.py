@@ -11,7 +11,8 @@ retries would multiply otherwise.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from reachmesh.errors import (
     AccessDenied,
@@ -50,8 +51,7 @@ _NEVER = (
 _SLOTS = 10
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RetryConfig:
+class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of retries; times in seconds."""
 
     budget: int = 1
@@ -70,8 +70,7 @@ class RetryConfig:
     """Retries in `window` that are always allowed, >= 0, so that a quiet node can retry at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """Try again after `delay` seconds, on another instance when `elsewhere`."""
 
     delay: float
@@ -129,7 +128,7 @@ class RetryThrottle:
 
     def reconfigure(self, config: RetryConfig) -> None:
         """Use another share and floor; the window stays, and what is in it."""
-        self.config = replace(config, window=self.config.window)
+        self.config = msgspec.structs.replace(config, window=self.config.window)
 
     def note_call(self, now: float) -> None:
         """A call begins (not an attempt)."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from reachmesh.resilience.breaker import BreakerConfig
 from reachmesh.resilience.limiter import LimiterConfig
@@ -16,8 +17,7 @@ Predicate = Callable[["Candidate", Mapping[str, Any]], bool]
 """Content predicate: may this candidate have a call with this metadata? Runs in the caller, see `strategies.choose`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RoutingConfig:
+class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one node's router; times in seconds."""
 
     strategy: str = "p2c"
@@ -46,9 +46,9 @@ class RoutingConfig:
     """Sessions whose instance is remembered; beyond it the oldest fall back to the rendezvous hash alone."""
     timeout_counts_after: float = 0.1
     """A caller's timeout shorter than this is no failure of the instance, unless calls usually take much less."""
-    breaker: BreakerConfig = field(default_factory=BreakerConfig)
+    breaker: BreakerConfig = msgspec.field(default_factory=BreakerConfig)
     """Figures of the circuit breakers."""
-    limiter: LimiterConfig = field(default_factory=LimiterConfig)
+    limiter: LimiterConfig = msgspec.field(default_factory=LimiterConfig)
     """Figures of the caller-side limiter."""
     predicate: Predicate | None = None
     """Content predicate on a call's metadata, or None."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
+
+import msgspec
 
 from reachmesh.errors import Backpressure, BreakerOpen, NoProvider, ReachError, VersionMismatch
 
@@ -18,8 +19,7 @@ backpressure: all of them asked us to slow down and the call is of low priority.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Provider:
+class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """One capability of one instance, as membership sees it now."""
 
     boot: bytes
@@ -29,7 +29,7 @@ class Provider:
     node_version: str = "1"
     version: str = "1"
     compatible_from: str | None = None
-    tags: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, Any] = msgspec.field(default_factory=dict)
     zone: str | None = None
     host: str = ""
     weight: float = 1.0
@@ -44,11 +44,10 @@ class Provider:
     backpressure: int = 0
     full: bool = False
     """Its permits for this capability are taken, by whomever: others are preferred as long as there are some."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RouteRequest:
+class RouteRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a call asks of routing. Cheap to keep and use again for many calls."""
 
     capability: str
@@ -68,8 +67,7 @@ class RouteRequest:
     """The caller has a fallback: open breakers are obeyed even where nobody else is left."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NoPick:
+class NoPick(msgspec.Struct, frozen=True, kw_only=True):
     """Nobody was picked, and why."""
 
     kind: NoPickKind
@@ -105,8 +103,7 @@ class Outcome(Enum):
     """Says nothing about the instance: cancelled, bad request, draining."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """What a strategy of the user's own sees of an instance."""
 
     provider: Provider
@@ -163,8 +160,7 @@ class Candidate:
         return self.provider.version
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `explain`."""
 
     instance_id: str
@@ -173,8 +169,7 @@ class Verdict:
     factors: Mapping[str, float]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RouteEvent:
+class RouteEvent(msgspec.Struct, frozen=True, kw_only=True):
     """`session_moved`, `breaker_opened` or `breaker_closed`."""
 
     kind: Literal["session_moved", "breaker_opened", "breaker_closed"]

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+
+import msgspec
 
 from reachmesh.errors import ConfigError
 from reachmesh.resilience.breaker import BreakerState
@@ -390,7 +391,7 @@ class Router:
 
     def reconfigure(self, **changes: object) -> None:
         """Change figures at run time; strategy, ramps, spill-over and shares apply to the next pick, breakers keep their own."""
-        config = replace(self._config, **changes)  # type: ignore[arg-type]
+        config = msgspec.structs.replace(self._config, **changes)
         if config.strategy not in self._strategies:
             raise ConfigError(f"unknown strategy {config.strategy!r}")
         self._config = config

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
 
 from reachmesh.engine import Identity, Note
 from reachmesh.engine.providers import RESERVED
@@ -50,7 +51,7 @@ class SimulatedLife(Life):
         node = self._node
         boot = node._world._rng.randbytes(8)
         instance_id = f"{node._settings.name}-{node.host}-{node.place}-{boot.hex()[:8]}"
-        return replace(super()._identify(), boot=boot, instance_id=instance_id, host=node.host)
+        return msgspec.structs.replace(super()._identify(), boot=boot, instance_id=instance_id, host=node.host)
 
     def _make_callbacks(self, name: str) -> Callbacks:
         return SimulatedCallbacks(name, self.process)

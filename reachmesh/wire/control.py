@@ -8,11 +8,11 @@ The layout is SPEC.md, section 6.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import msgpack
+import msgspec
 
 from reachmesh.wire.limits import LIMITS
 
@@ -32,8 +32,7 @@ class Control(IntEnum):
     SYNC = 10
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hello:
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """First frame on a new connection, from the side that opened it.
 
     Attributes:
@@ -79,8 +78,7 @@ class Hello:
         return cls(lo=lo, hi=hi, mesh=mesh, boot=boot, instance=instance, name=name, observer=observer, target=target, inc=inc)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Welcome:
+class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to a HELLO: the link is open and speaks version `v`."""
 
     v: int
@@ -105,8 +103,7 @@ class Welcome:
         return cls(v=v, boot=boot, instance=instance, name=name, inc=inc)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refuse:
+class Refuse(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to a HELLO: no link, and why. `code` is for machines, `message` for people."""
 
     code: str
@@ -127,8 +124,7 @@ class Refuse:
         return cls(code=code, message=message) if _is_name(code) and _is_text(message) else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Goodbye:
+class Goodbye(msgspec.Struct, frozen=True, kw_only=True):
     """Last frame of a node that leaves by its own will."""
 
     reason: str = ""
@@ -150,7 +146,7 @@ class Goodbye:
 def _encode(message: Hello | Welcome | Refuse | Goodbye) -> bytes:
     """All fields as a MessagePack map; free texts are cut."""
     fields: dict[str, Any] = {}
-    for key in message.__slots__:
+    for key in message.__struct_fields__:
         value = getattr(message, key)
         fields[key] = value[: LIMITS.text] if type(value) is str else value
     packed: bytes = msgpack.packb(fields, unicode_errors="replace")

@@ -6,14 +6,13 @@ trusts nobody. Changing a figure on one side only makes that side refuse earlier
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 KIB = 1024
 MIB = 1024 * KIB
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Caps of the wire. Bytes and counts.
 
     Attributes:
