@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from reachmesh.errors import UsageError
 from reachmesh.node.looping import LoopWatch
-from reachmesh.node.turns import Turns
+from reachmesh.node.turns import TOGETHER, Turns
 from reachmesh.observe.calls import CallLog
 
 T = TypeVar("T")
@@ -46,8 +46,11 @@ QUIET_ANSWERS = 0.0001
 ABANDONED = 2.0
 """Seconds after which a watch that nobody is known to keep is taken from its holder."""
 
-SOON_MANY = 32
-"""Posts of `post_soon` that wait for each other at most."""
+QUIET_CALLS = 0.0001
+"""The same for calls that a thread makes one after the other without waiting for their answers."""
+
+FEW = 8
+"""Calls that leave together at least, if they come in quick succession: a message costs as much as several calls."""
 
 INLINE_PATIENCE = 0.25
 """Seconds an inline handler may hold up the background thread before another takes its place."""
@@ -93,7 +96,7 @@ class Driver:
         self._attending: Waiting | None = None
         self._unkept_since = time.monotonic()
         self._stood_in = 0
-        self._answered_at = 0.0
+        self._answered_at = self._called_at = 0.0
         self._loop: LoopWatch | None = None
         self._loop_lock = threading.Lock()
         self._loops_refuse = False
@@ -166,24 +169,59 @@ class Driver:
             self._drain()
 
     def post_soon(self, action: Callable[..., None], *args: Any) -> None:
-        """As `post`, for what comes in quick succession: it leaves with the next turn, which comes by itself or after `SOON_MANY` posts.
+        """As `post`, for what comes in quick succession: it leaves with the next turn, which comes by itself or after `TOGETHER` posts.
 
         Whoever has the watch is woken for it once, so nothing waits for what may never be posted.
         """
         if os.getpid() != self._pid:
             return
-        turns = self._turns
-        turns.inbox.append((action, args))
+        inbox = self._turns.inbox
+        inbox.append((action, args))
+        if not getattr(self._mine, "turning", False):
+            self._soon(len(inbox) >= TOGETHER)
+
+    def post_call(self, action: Callable[..., None], *args: Any) -> None:
+        """As `post`, for calls: those that are made in quick succession leave together.
+
+        They leave when as many wait as are on their way, so that this side and the other one work at the same time, but not fewer than
+        `FEW` and not more than `TOGETHER`; and in any case with the loop's next round, or at once when the call before was long ago.
+        """
+        if os.getpid() != self._pid:
+            return
+        inbox = self._turns.inbox
+        inbox.append((action, args))
         if getattr(self._mine, "turning", False):
             return
-        watch = self._loop
+        now = time.monotonic()
+        alone, self._called_at = now - self._called_at > QUIET_CALLS, now
+        waiting = len(inbox)
+        enough = waiting >= FEW and (waiting >= TOGETHER or waiting >= self.engine.caller.open)
+        self._soon(enough, alone)
+
+    def _soon(self, enough: bool, alone: bool = False) -> None:
+        """Have a turn with the loop's next round or by whoever has the watch; now if `enough` waits, or there is neither or one is `alone`."""
+        turns, watch = self._turns, self._loop
         if watch is not None and watch.loop is asyncio._get_running_loop():
-            watch.turn_soon()
-        elif len(turns.inbox) >= SOON_MANY:
+            if enough:
+                self._turn_within(watch)
+            else:
+                watch.turn_soon()
+        elif enough or alone or not self._watch.locked():
             self._drain()
         elif not turns.called:
             turns.called = True
             self._transport.wake()
+
+    def _turn_within(self, watch: LoopWatch) -> None:
+        """A turn in the middle of the loop's round; inline handlers do not run in the middle of other code of the user's."""
+        turns = self._turns
+        self._mine.turning = True
+        try:
+            turns.try_turn()
+        finally:
+            self._mine.turning = False
+        if turns.restless or turns.inline:
+            watch.turn_soon()
 
     def post_answer(self, action: Callable[..., None], *args: Any) -> None:
         """As `post` for the first answer after a pause, and as `post_soon` for those that follow it at once."""
@@ -368,6 +406,8 @@ class Driver:
                     return
         finally:
             mine.turning = False
+        if (watch := self._loop) is not None:
+            watch.turn_soon()
 
     # ---------------------------------------------------------------- the background thread
 
@@ -423,7 +463,7 @@ class Driver:
         """With the watch held: sleep until something is to be done, and do it."""
         turns = self._turns
         ready: Any = ()
-        if not turns.inbox:
+        if not (turns.inbox or turns.inline):
             until = now if turns.restless else min(turns.due, self._transport.next_timeout(), now + MAX_SLEEP)
             if limit is not None and limit < until:
                 until = limit

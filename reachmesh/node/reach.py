@@ -191,7 +191,7 @@ class Reach:
         driver = future._driver = life.driver
         if (loop := asyncio._get_running_loop()) is not None:
             driver.watch_from(loop)
-        driver.post(driver.engine.caller.start, call)
+        driver.post_call(driver.engine.caller.start, call)
         if source is not None:
             feeder = self._feeder_type(driver, call, lambda error: _fail_input(future, error))
             future._feeder = feeder
@@ -251,7 +251,7 @@ class Reach:
         call, source = self._make(_Notified(self.capability), args, kwargs, REQUEST_ONEWAY)
         if source is not None:
             raise UsageError("notify() cannot stream into a handler", hint="use submit()")
-        driver.post(driver.engine.caller.start, call)
+        driver.post_call(driver.engine.caller.start, call)
 
     def all(self, /, *args: Any, **kwargs: Any) -> Answers:
         """Call every usable provider; iterate their answers as they come. One that fails gives an answer with `error`."""
@@ -315,7 +315,7 @@ class Reach:
             driver.watch_from(loop)
         if call.flags & REQUEST_SENDS_STREAM:
             handle.feeder = self._feeder_type(driver, call, handle.break_off)
-        driver.post(driver.engine.caller.start, call)
+        driver.post_call(driver.engine.caller.start, call)
         if source is not None:
             assert handle.feeder is not None
             handle.feeder.feed(source)
@@ -402,7 +402,7 @@ class Reach:
         copy.request = msgspec.structs.replace(self._request, shadow=True, session=None, target=None)
         copy.flags, copy.metas = REQUEST_ONEWAY, {}
         driver = self._node._driver
-        driver.post(driver.engine.caller.start, copy)
+        driver.post_call(driver.engine.caller.start, copy)
 
 
 def _no_last_good() -> UsageError:

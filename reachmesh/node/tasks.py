@@ -88,7 +88,7 @@ def deliver_reply(node: ReachNode, call: IncomingCall, value: Any) -> None:
     outgoing, _ = reach._make(_Reply(call), (value,), {}, 0)
     outgoing.depth = call.depth + 1
     driver = node._driver
-    driver.post(driver.engine.caller.start, outgoing)
+    driver.post_call(driver.engine.caller.start, outgoing)
 
 
 REPLY_SECONDS = 30.0

@@ -109,6 +109,10 @@ class SimulatedDriver(Driver):
         """As `post`."""
         self.post(action, *args)
 
+    def post_call(self, action: Callable[..., None], *args: Any) -> None:
+        """As `post`."""
+        self.post(action, *args)
+
     def post_answer(self, action: Callable[..., None], *args: Any) -> None:
         """As `post`."""
         self.post(action, *args)
