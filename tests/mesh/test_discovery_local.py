@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from reachmesh.discovery import Announcement, Candidate, local
@@ -99,8 +100,8 @@ def test_other_meshes_share_the_directory_unseen(board: Path) -> None:
 def test_a_changed_announcement_replaces_the_old_one(board: Path) -> None:
     """After `announce` others read the new address, and one file is there."""
     node, observer = Node(board, 1), Node(board, None)
-    changed = announcement(1)
-    node.source.announce(Announcement(**{**vars(changed), "local_address": "127.0.0.1:9"}))
+    changed = msgspec.structs.replace(announcement(1), local_address="127.0.0.1:9")
+    node.source.announce(changed)
     assert observer.sees() == {"127.0.0.1:9"}
     assert len(os.listdir(board)) == 1
     node.source.stop()
