@@ -96,7 +96,7 @@ class Driver:
         self._attending: Waiting | None = None
         self._unkept_since = time.monotonic()
         self._stood_in = 0
-        self._answered_at = self._called_at = 0.0
+        self._answered_at = 0.0
         self._loop: LoopWatch | None = None
         self._loop_lock = threading.Lock()
         self._loops_refuse = False
@@ -184,16 +184,17 @@ class Driver:
         """As `post`, for calls: those that are made in quick succession leave together.
 
         They leave when as many wait as are on their way, so that this side and the other one work at the same time, but not fewer than
-        `FEW` and not more than `TOGETHER`; and in any case with the loop's next round, or at once when the call before was long ago.
+        `FEW` and not more than `TOGETHER`; and in any case with the loop's next round, or at once when this thread's call before was long ago.
         """
         if os.getpid() != self._pid:
             return
         inbox = self._turns.inbox
         inbox.append((action, args))
-        if getattr(self._mine, "turning", False):
+        mine = self._mine
+        if getattr(mine, "turning", False):
             return
         now = time.monotonic()
-        alone, self._called_at = now - self._called_at > QUIET_CALLS, now
+        alone, mine.called_at = now - getattr(mine, "called_at", 0.0) > QUIET_CALLS, now
         waiting = len(inbox)
         enough = waiting >= FEW and (waiting >= TOGETHER or waiting >= self.engine.caller.open)
         self._soon(enough, alone)
