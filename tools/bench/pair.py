@@ -8,6 +8,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from typing import Any
 
@@ -27,13 +28,20 @@ class WorkerFailed(Exception):
 
 
 class Worker:
-    """A worker process, its answers, and an end to it."""
+    """A worker process, its answers, and an end to it. `folder`: where it may leave files behind."""
 
-    def __init__(self, role: str, variant: Variant, *arguments: str) -> None:
+    def __init__(self, role: str, variant: Variant, folder: str, *arguments: str) -> None:
         command = [sys.executable, "-m", "tools.bench.worker", role, variant.name, *arguments]
         self.errors: list[str] = []
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
+            env={**os.environ, "TMPDIR": folder},
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -82,6 +90,7 @@ class Pair:
     def __init__(self, variant: Variant, instances: int = 1) -> None:
         self.variant = variant
         self.workers: list[Worker] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="reachmesh-bench-", ignore_cleanup_errors=True)
         try:
             self.addresses: list[str] = []
             while instances > 0:
@@ -94,7 +103,7 @@ class Pair:
             raise
 
     def _start(self, role: str, *arguments: str) -> Worker:
-        worker = Worker(role, self.variant, *arguments)
+        worker = Worker(role, self.variant, self._folder.name, *arguments)
         self.workers.append(worker)
         return worker
 
@@ -132,3 +141,4 @@ class Pair:
     def close(self) -> None:
         for worker in self.workers:
             worker.close()
+        self._folder.cleanup()
