@@ -30,6 +30,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from reachmesh.errors import ConfigError
 from reachmesh.transport.keys import Keys
+from reachmesh.transport.probe import Probe
 from reachmesh.wire.limits import LIMITS
 
 Buffer = bytes | bytearray | memoryview
@@ -133,7 +134,7 @@ class Transport:
         self._next_route = 0
         self._changes: list[tuple[str, int, str]] = []
         self._check: dict[Any, None] = {}
-        self._probes: dict[int, socket.socket] = {}
+        self._probes: dict[int, Probe] = {}
         self._sweeps: list[float] = []
         self._closed = False
         with contextlib.suppress(zmq.ZMQError):
@@ -225,7 +226,7 @@ class Transport:
         if link is not None:
             self._end(link, linger_ms)
         elif (probe := self._probes.pop(key, None)) is not None:
-            self._selector.unregister(probe)
+            self._selector.unregister(probe.sock)
             probe.close()
         else:
             route = self._keys.pop(key, None)
@@ -401,16 +402,13 @@ class Transport:
             elif event == zmq.EVENT_CLOSED:
                 self._probe(link)
                 return
-            else:
-                self._fail(link, self._why_failed(event, message["value"]), messages)
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                self._probe(link, "NULL" if self._keyring is None else "CURVE")
                 return
-
-    def _why_failed(self, event: int, value: int) -> str:
-        """A handshake that ended early: by secrets that do not fit, or by a stranger who does not speak ZeroMQ."""
-        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value in _SECRETS_DIFFER:
-            return "insecure"
-        closed = event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._keyring is not None
-        return "insecure" if closed else "silent"
+            else:
+                differ = event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and message["value"] in _SECRETS_DIFFER
+                self._fail(link, "insecure" if differ else "silent", messages)
+                return
 
     def _fail(self, link: _Dialed, reason: str, messages: list[Message]) -> None:
         """Drop a dialled link; messages that came before the end are still read first."""
@@ -420,32 +418,31 @@ class Transport:
         self._end(link)
         self._changes.append(("closed", link.key, reason))
 
-    def _probe(self, link: _Dialed) -> None:
-        """Libzmq does not say why a connection failed: ask the kernel, because a refused port means a dead process."""
+    def _probe(self, link: _Dialed, mechanism: str | None = None) -> None:
+        """Libzmq does not say why a connection failed: find out."""
         del self._dialed[link.key]
         self._end(link)
-        host, _, port = link.address.rpartition(":")
-        host = host.strip("[]")
-        probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-        probe.setblocking(False)
-        try:
-            outcome = probe.connect_ex((host, int(port)))
-        except (OSError, ValueError, OverflowError):
-            outcome = errno.EINVAL
-        if outcome in (errno.EINPROGRESS, errno.EWOULDBLOCK):
-            self._probes[link.key] = probe
-            self._selector.register(probe, selectors.EVENT_WRITE, (_PROBE, link))
+        probe = Probe(link.address, mechanism)
+        if probe.verdict:
+            self._end_probe(link.key, probe)
         else:
-            probe.close()
-            self._changes.append(("closed", link.key, _verdict(outcome)))
+            self._probes[link.key] = probe
+            self._selector.register(probe.sock, probe.events, (_PROBE, link))
 
     def _read_probe(self, link: _Dialed) -> None:
-        probe = self._probes.pop(link.key, None)
+        probe = self._probes.get(link.key)
         if probe is not None:
-            outcome = probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            self._selector.unregister(probe)
-            probe.close()
-            self._changes.append(("closed", link.key, _verdict(outcome)))
+            probe.go_on()
+            if probe.verdict:
+                del self._probes[link.key]
+                self._selector.unregister(probe.sock)
+                self._end_probe(link.key, probe)
+            else:
+                self._selector.modify(probe.sock, probe.events, (_PROBE, link))
+
+    def _end_probe(self, key: int, probe: Probe) -> None:
+        probe.close()
+        self._changes.append(("closed", key, probe.verdict))
 
     def _read_router_monitor(self, now: float) -> None:
         monitor = self._router_monitor
@@ -511,7 +508,3 @@ def _check_room(count: int) -> None:
 
 def _scarce(error: Exception) -> ConfigError:
     return ConfigError(f"the system gives no more sockets: {error}", hint="raise the limit of open files (ulimit -n)")
-
-
-def _verdict(outcome: int) -> str:
-    return "refused" if outcome == errno.ECONNREFUSED else "silent"

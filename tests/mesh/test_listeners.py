@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 import time
 
@@ -116,3 +117,27 @@ def test_a_refused_link_is_told_to_whoever_waits_and_in_the_log(mesh: str, caplo
         eventually(lambda: caplog.text.count("a link was refused") >= 2)
     assert "first-secret" not in caplog.text
     assert "other-secret" not in caplog.text
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(None, "a-secret"), ("a-secret", None), ("a-secret", "another-secret")])
+def test_whoever_dials_is_told_of_secrets_that_differ(mesh: str, mine: str | None, theirs: str | None) -> None:
+    """Each time, at once, on both sides, whichever of them has a secret: not only when libzmq happens to say why."""
+    with node("server", mesh, secret=theirs, discovery=(), bind="127.0.0.1:0") as server:
+        seed = server.endpoints[0].removeprefix("tcp://")
+        for _ in range(5):
+            with node("caller", mesh, secret=mine, discovery=("seeds",), seeds=[seed]) as caller:
+                eventually(lambda: caller._driver.engine.refusals, 2)
+        assert server._driver.engine.refusals
+
+
+def test_a_seed_that_is_no_node_is_not_taken_for_one_with_a_secret(mesh: str) -> None:
+    """A web server's port refuses in its own words, and nobody is told of secrets."""
+    with socket.create_server(("127.0.0.1", 0)) as web:
+        seed = f"127.0.0.1:{web.getsockname()[1]}"
+        with node("caller", mesh, discovery=("seeds",), seeds=[seed]) as caller:
+            for _ in range(3):
+                asked, _ = web.accept()
+                with asked:
+                    asked.recv(10)
+                    asked.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            assert caller._driver.engine.refusals == []

@@ -81,7 +81,12 @@ def test_a_refused_port_is_told_from_silence(ends: tuple[End, End]) -> None:
         port = free.getsockname()[1]
         free.close()
         rude = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        threading.Thread(target=lambda: rude.accept()[0].close(), daemon=True).start()
+
+        def hang_up_twice() -> None:
+            for _ in range(2):
+                rude.accept()[0].close()
+
+        threading.Thread(target=hang_up_twice, daemon=True).start()
         one.transport.dial(1, f"127.0.0.1:{port}")
         one.transport.dial(2, f"127.0.0.1:{rude.getsockname()[1]}")
         until(lambda: len(one.changes) == 2, one)
