@@ -26,11 +26,8 @@ from reachmesh.resilience.adaptive import AdaptiveLimit
 from reachmesh.resilience.permits import Grant, PermitConfig, Permits
 from reachmesh.resilience.pressure import PressureConfig, admits, level
 
-FULL_SHARE = 0.9
-"""Part of a capability's permits in use from which on it counts as full."""
-
-ROOM_SHARE = 0.75
-"""Part under which it has room again; below `FULL_SHARE`, or the state of the node flutters."""
+_ROOM = 5 / 6
+"""Part of the share from which on a capability counts as full, under which it has room again; below 1, or the state of the node flutters."""
 
 _SWEEP = 4096
 """Begun calls that are counted in one go."""
@@ -200,10 +197,10 @@ class Admission:
     def full(self) -> str:
         """Name of a capability most of whose permits are taken, or ""."""
         for name, permits in self._permits.items():
-            share = permits.holding / permits.limit
-            if share >= FULL_SHARE:
+            share, full = permits.holding / permits.limit, permits.config.full_share
+            if share >= full:
                 self._full[name] = None
-            elif share < ROOM_SHARE:
+            elif share < full * _ROOM:
                 self._full.pop(name, None)
         return next(iter(self._full), "")
 

@@ -30,6 +30,13 @@ class NodeConfig:
     Attributes:
         preset: figures of the membership: "lan" (5 s heartbeats, a silent peer is unrouted after 15 s), "calm" (15 s), "fast" (1 s).
         heartbeat_period: 0.05 to 300; None = the preset's. Shorter notices a cut cable sooner and costs bytes in proportion.
+        suspect_after: periods of silence after which a peer gets no more calls, 1.5 to 100; None = the preset's (3). Low doubts peers
+            that are merely late, high sends more calls into the void.
+        skew_limit: seconds between two wall clocks from which on `clock_skew` is told, >= 0.01.
+        busy_share: share of its concurrency limit in use at which a node is BUSY, 0.01 to 1. Low sends calls elsewhere before it is full.
+        degraded_failure_rate: failed share of a node's recent calls at which it is DEGRADED and gets less, 0 to 1.
+        degraded_p95_ms: the same for its tail latency in milliseconds; 0 = never, for durations differ too much for a default.
+        degraded_queue: the same for calls that wait there; 0 = never.
         zone_conflict_after: how long one node name may carry two zones before `tag_conflict` is told.
         default_timeout: limit of a call that names none, > 0, as long as nothing is known of the capability's latency.
         grace: how long after the start a call that nobody can serve yet waits for discovery, >= 0. 0 makes the first calls of a
@@ -62,6 +69,12 @@ class NodeConfig:
 
     preset: PresetName = "lan"
     heartbeat_period: float | None = None
+    suspect_after: float | None = None
+    skew_limit: float = 2.0
+    busy_share: float = 0.9
+    degraded_failure_rate: float = 0.5
+    degraded_p95_ms: float = 0.0
+    degraded_queue: int = 1000
     zone_conflict_after: float = 60.0
     default_timeout: float = 3.0
     grace: float = 1.5
@@ -116,9 +129,13 @@ class NodeConfig:
 
     def membership(self) -> MembershipConfig:
         """The part that membership runs on."""
-        changes: dict[str, Any] = {"zone_conflict_after": self.zone_conflict_after}
+        named = ("zone_conflict_after", "skew_limit", "busy_share", "degraded_failure_rate", "degraded_p95_ms", "degraded_queue")
+        changes: dict[str, Any] = {name: getattr(self, name) for name in named}
+        changes["busy_clear"] = self.busy_share * 5 / 6
         if self.heartbeat_period is not None:
             changes["heartbeat_period"] = self.heartbeat_period
+        if self.suspect_after is not None:
+            changes |= {"suspect_after": self.suspect_after, "probe_after": self.suspect_after * 5 / 6}
         return preset(self.preset, **changes)
 
     def routing(self) -> RoutingConfig:
@@ -144,7 +161,7 @@ class NodeConfig:
         return {
             "policy": RetryPolicy(RetryConfig(share=self.retry_share), rng or random.Random()),
             "throttle": RetryThrottle(RetryConfig(share=self.retry_share)),
-            "permits": PermitConfig(wait=self.permit_wait, queue=self.permit_queue),
+            "permits": PermitConfig(wait=self.permit_wait, queue=self.permit_queue, full_share=self.busy_share),
             "pressure": PressureConfig(watermark=watermark, normal=16 * watermark, high=64 * watermark),
             "dedup": DedupConfig(ttl=self.dedup_ttl, keys=self.dedup_keys),
             "timeouts": TimeoutConfig(default=self.default_timeout, samples=self.timeout_samples, floor=self.timeout_floor),
@@ -158,6 +175,12 @@ Discovery = Literal["local", "mdns", "seeds", "state"]
 CONFIG_RULES: Rules = {
     "preset": one_of(*get_args(PresetName)),
     "heartbeat_period": number(0.05, 300).or_none(),
+    "suspect_after": number(1.5, 100).or_none(),
+    "skew_limit": number(0.01, 1e6),
+    "busy_share": number(0.01, 1),
+    "degraded_failure_rate": number(0, 1),
+    "degraded_p95_ms": number(0, 1e9),
+    "degraded_queue": whole(0, 1e9),
     "zone_conflict_after": number(0, 1e6),
     "default_timeout": number(0.001, 1e6),
     "grace": number(0, 3600),

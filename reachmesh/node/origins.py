@@ -47,7 +47,7 @@ _DEFAULTS = {each.name: getattr(NodeConfig(), each.name) for each in fields(Node
 _NO_TEXT = ("tags", "access", "predicate")
 """Settings whose values have no form as one text."""
 
-_NUMBERS = ("heartbeat_period", "metrics_port", "weight")
+_NUMBERS = ("heartbeat_period", "metrics_port", "suspect_after", "weight")
 
 _SECRET = ("secret",)
 

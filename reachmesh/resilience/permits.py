@@ -27,6 +27,8 @@ class PermitConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds a call waits at most, >= 0. Short refuses bursts, long makes every caller slow instead of one refused."""
     queue: int = 1024
     """Calls that may wait, >= 0; beyond them the answer is a refusal at once."""
+    full_share: float = 0.9
+    """Part of a capability's permits in use from which on it counts as full, above 0 to 1."""
 
 
 class Grant(Enum):

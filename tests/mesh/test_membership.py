@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reachmesh import NoProvider
+from reachmesh import NodeConfig, NoProvider
 from tests.support import World, eventually
 
 PERIOD = 0.5
@@ -146,3 +146,34 @@ def test_all_seeds_down_and_back(world: World) -> None:
     assert not old & {peer.instance_id for peer in one.peers()}
     late = world.node("late", seeds=[address], **options)
     eventually(lambda: len(late.peers()) == 3, 10)
+
+
+@pytest.mark.parametrize(
+    ("setting", "calls", "state"),
+    [({"busy_share": 0.5}, 2, "BUSY"), ({"degraded_queue": 3, "permit_wait": 30}, 8, "DEGRADED"), ({"degraded_p95_ms": 50}, 0, "DEGRADED")],
+)
+def test_the_thresholds_of_states_are_settings(world: World, setting: dict[str, Any], calls: int, state: str) -> None:
+    """What makes a node BUSY or DEGRADED can be set on it, and shows at others with the figure as its reason."""
+    body = "import os, time\ndef work(hold: bool = True) -> None:\n    time.sleep(0.1)\n    while hold and not os.path.exists('go'):\n        time.sleep(0.02)"
+    world.serve("server", '[capability("work", handler=work, max_concurrent=4)]', body, config={**FAST, **setting})
+    app = world.node("app", config=FAST)
+    app.wait_for("work", timeout=10)
+    for _ in range(0 if calls else 10):
+        app.reach("work").call(hold=False)
+    waiting = [app.reach("work", timeout=60).submit() for _ in range(calls)]
+    eventually(lambda: states(app, "server") == {state}, 5)
+    (peer,) = app.peers()
+    assert peer.reason
+    (world.folder / "go").touch()
+    for future in waiting:
+        future.result(20)
+    if calls:
+        eventually(lambda: states(app, "server") == {"HEALTHY"}, 10)
+
+
+def test_settings_of_one_threshold_keep_the_others_sensible() -> None:
+    """A peer is probed before it is suspected and a node is not BUSY again at once, whatever the one figure that is set."""
+    for given in ({"suspect_after": 1.5}, {"suspect_after": 100, "preset": "calm"}, {"busy_share": 0.01}, {"busy_share": 1}):
+        made = NodeConfig(**given).membership()
+        assert made.probe_after < made.suspect_after
+        assert made.busy_clear < made.busy_share
