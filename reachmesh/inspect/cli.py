@@ -17,6 +17,9 @@ EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 def main() -> None:
     """Entry point of `reachmesh-inspect`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed for us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     try:
@@ -26,12 +29,17 @@ def main() -> None:
         code = EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has seen enough
         code = 0
+    except OSError as error:  # a full disk
+        sys.stderr.write(f"error: the answer cannot be written: {error.strerror or error}\n")
+        code = EXIT_ERROR
     _leave(code)
 
 
 def _run(arguments: list[str]) -> int:
     try:
-        from reachmesh.inspect.commands import app
+        import reachmesh.inspect.bench
+        import reachmesh.inspect.commands  # noqa: F401  # commands enter themselves in the app when their module is imported
+        from reachmesh.inspect.app import app
         from reachmesh.inspect.output import Output
     except ModuleNotFoundError as error:
         if (error.name or "reachmesh").startswith("reachmesh"):

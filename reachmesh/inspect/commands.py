@@ -211,7 +211,7 @@ def call(
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the answer.")] = CALL_TIMEOUT,
 ) -> None:
     """Call a capability and print its answer."""
-    args, kwargs = _arguments(arguments)
+    args, kwargs = parse_arguments(arguments)
     with view.session() as session:
         began = time.monotonic()
         future = session.node.reach(capability, target=target, timeout=timeout).submit(*args, **kwargs)
@@ -233,7 +233,7 @@ def stream(
     idle_timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds to wait for one item; without it, for ever.")] = None,
 ) -> None:
     """Call a streaming capability and print its items as they come, one a line."""
-    args, kwargs = _arguments(arguments)
+    args, kwargs = parse_arguments(arguments)
     with view.session() as session:
         reach: Reach = session.node.reach(capability, target=target, idle_timeout=idle_timeout)
         with reach.stream(*args, **kwargs) as items:
@@ -244,7 +244,8 @@ def stream(
                     view.output.line(_text(item))
 
 
-def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+def parse_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and named arguments of a call, from JSON text."""
     try:
         given = json.loads(text)
     except ValueError as error:

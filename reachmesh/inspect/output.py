@@ -16,7 +16,7 @@ from datetime import date, datetime, time, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from reachmesh.errors import ConfigError, ReachError, RemoteError
+from reachmesh.errors import ConfigError, ReachError, RemoteError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,8 +57,12 @@ class Output:
         if self._console is None:
             from rich.console import Console
 
+            class Plain(Console):
+                def on_broken_pipe(self) -> None:
+                    raise BrokenPipeError  # rich would end the process as failed
+
             width = None if sys.stdout.isatty() else _PIPE_WIDTH
-            self._console = Console(markup=False, highlight=False, emoji=False, width=width)
+            self._console = Plain(markup=False, highlight=False, emoji=False, width=width)
         return self._console
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[Any]], note: str = "") -> None:
@@ -83,7 +87,7 @@ class Output:
             hint = f" ({described['hint']})" if described["hint"] else ""
             trace = f" [trace {described['trace_id']}]" if described["trace_id"] else ""
             sys.stderr.write(f"error: {clean(described['code'])}: {clean(described['message'])}{clean(hint)}{trace}\n")
-        return 2 if isinstance(error, ConfigError) else 1
+        return 2 if isinstance(error, ConfigError | UsageError) else 1
 
 
 def describe_error(error: BaseException) -> dict[str, str]:

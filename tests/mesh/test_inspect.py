@@ -132,6 +132,9 @@ def test_events_are_printed_as_they_happen(world: World) -> None:
         (["peers", "--look", "-1"], 2),
         (["peers", "--seeds", "no-port"], 2),
         (["peers", "--interfaces", "no-such-interface"], 2),
+        (["bench", "absent"], 1),
+        (["bench", "absent", "--outstanding", "0"], 2),
+        (["events", "--kind", "peer_joned"], 2),
         (["status"], 2),
     ],
 )
@@ -175,10 +178,11 @@ def _listens(pid: int) -> bool:
         return False
 
 
-def test_a_reader_that_leaves_is_no_error(world: World) -> None:
-    """`watch | head -1` ends by itself, without a word."""
+@pytest.mark.parametrize("form", [["--json"], []])
+def test_a_reader_that_leaves_is_no_error(world: World, form: list[str]) -> None:
+    """`watch | head -1` ends by itself, without a word, in text as in JSON."""
     world.serve("alpha", "{}", config=FAST)
-    with start(world, "watch", "--interval", "0.1", "--json") as watch:
+    with start(world, "watch", "--interval", "0.1", *form) as watch:
         try:
             assert watch.stdout is not None
             assert watch.stderr is not None
@@ -287,3 +291,35 @@ def test_sub_tasks_are_counted_with_their_call(world: World) -> None:
     app.reach("work").call()
     (call,) = look(world, "status", "calc")["calls"]
     assert 100 <= call["subtasks_ms"]["rest"] <= call["duration_ms"] + 1
+
+
+@pytest.mark.parametrize("where", [">&-", "2>&-", ">/dev/full"])
+def test_an_answer_that_nobody_takes_is_no_traceback(world: World, where: str) -> None:
+    """With its output closed the inspector does its work all the same; on a full disk it says so and fails."""
+    world.serve("alpha", "{}", config=FAST)
+    for form in ("--json", ""):
+        done = world.run("sh", "-c", f"exec reachmesh-inspect peers {form} {where}")
+        assert "Traceback" not in done.stderr
+        assert done.returncode == (1 if "full" in where else 0), done.stderr
+
+
+def test_bench_measures_a_capability(world: World) -> None:
+    """Rate, percentiles, failures by code and who answered; what cannot be called at all is an error."""
+    body = "import itertools\nturn = itertools.count()\ndef third(ok: bool = False) -> None:\n    assert ok or next(turn) % 3 == 0\n"
+    for _ in range(2):
+        world.serve("calc", '{"third": third}', body, config={**FAST, "breaker_consecutive": 10**6, "breaker_min_calls": 10**6})
+    options = ["--seconds", "0.5", "--outstanding", "4"]
+    report = look(world, "bench", "third", '{"ok": true}', *options)
+    assert report["calls"] > 10
+    assert report["failures"] == 0
+    assert report["rate"] > 0
+    assert 0 < report["p50_ms"] <= report["p99_ms"]
+    assert sum(report["instances"].values()) == report["calls"]
+    assert len(report["instances"]) == 2
+    mixed = look(world, "bench", "third", *options)
+    assert mixed["errors"] == {"remote_error": mixed["failures"]}
+    assert 0 < mixed["failures"] < mixed["calls"]
+    told = world.run("reachmesh-inspect", "bench", "third", '{"ok": true}', *options)
+    assert "calls/s" in told.stdout
+    assert "P50" in told.stdout
+    look(world, "bench", "third", '{"wrong": 1}', *options, code=1)
