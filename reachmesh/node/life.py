@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reachmesh.discovery import Announcement, Candidate
-from reachmesh.engine import Engine, Identity
+from reachmesh.engine import Engine, Identity, Note
 from reachmesh.engine.links import PROTOCOL
 from reachmesh.engine.providers import RESERVED
 from reachmesh.errors import ConfigError, NodeStopped, ReachError, UsageError
@@ -228,7 +228,7 @@ class Life:
             serve=node._make_job,
             submit=executor.submit,
             lag=executor.lag,
-            notice=self.listeners.notice,
+            notice=self._tell,
             log=CallLog(now, hidden=RESERVED),
         )
         self._driver = Driver(turns)
@@ -254,6 +254,11 @@ class Life:
         )
         engine.links.book.own = frozenset(addresses)
         return engine
+
+    def _tell(self, notes: Sequence[Note]) -> None:
+        self.listeners.notice(notes)
+        if self.surroundings is not None and any(note.kind == "peer_joined" for note in notes):
+            self.surroundings.notice()
 
     def _guard_inline(self) -> None:
         if any(each.domain == "inline" for each in self._node._served.values()):
@@ -300,9 +305,18 @@ class Life:
             return True
 
     def _seen(self) -> list[tuple[str, str]]:
+        """Who is here, each with the address that is nearest to this node."""
         if self.phase not in ("running", "draining"):
             return []
-        return [(peer.instance_id, each.removeprefix("tcp://")) for peer in self.peers() for each in peer.endpoints[:1]]
+        engine = self.driver.engine
+        return self.driver.ask(
+            lambda now: [
+                (member.record.instance_id, address)
+                for boot, member in engine.membership.members.items()
+                if member.announced and not member.state.gone
+                for address in engine.links.book.of(boot)[:1]
+            ]
+        )
 
     def peers(self) -> list[PeerInfo]:
         """Everybody known and present, oneself left out, by instance id."""

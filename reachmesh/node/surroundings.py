@@ -6,6 +6,7 @@ One thread looks again every few seconds: for addresses this host has got or los
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -16,6 +17,9 @@ from reachmesh.transport.interfaces import present_interfaces, reachable_address
 
 LOOK_EVERY = 5.0
 """Seconds between two looks at most; heartbeats that come faster mean looks that come faster."""
+
+REMEMBER_AFTER = 0.1
+"""Seconds after which a newcomer is written down, and others that came meanwhile: a process that is killed remembers them all the same."""
 
 
 class Surroundings:
@@ -46,6 +50,7 @@ class Surroundings:
         self._found, self._moved, self._seen = found, moved, seen
         self.discovery = Discovery(settings.sources())
         self._over = threading.Event()
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -54,6 +59,7 @@ class Surroundings:
         if self._over.is_set():
             self.discovery.stop()
             return
+        self.notice()  # of those who came while there was nobody to notice
         thread = threading.Thread(target=self._keep, name=f"reachmesh-{self._settings.name}-keeper", daemon=True)
         thread.start()
         self._thread = thread  # once it runs: a stop in another thread joins what it finds here
@@ -61,6 +67,7 @@ class Surroundings:
     def stop(self) -> None:
         """Take back what was announced, look no more."""
         self._over.set()
+        self._wake.set()
         self.discovery.stop()
 
     def join(self) -> None:
@@ -74,10 +81,23 @@ class Surroundings:
         if not self._is_silent and self._settings.state_dir is not None and (seen := self._seen()):
             self.discovery.remember(seen)
 
+    def notice(self) -> None:
+        """Somebody came; never blocks."""
+        if self._settings.state_dir is not None:
+            self._wake.set()
+
     def _keep(self) -> None:
-        while not self._over.wait(self._every):
-            self._follow_addresses()
-            self.discovery.refresh()
+        look_at = time.monotonic() + self._every
+        while True:
+            if self._wake.wait(max(0.0, look_at - time.monotonic())):
+                self._wake.clear()
+                self._over.wait(REMEMBER_AFTER)
+            if self._over.is_set():
+                return
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + self._every
+                self._follow_addresses()
+                self.discovery.refresh()
             self.remember()
 
     def _follow_addresses(self) -> None:
