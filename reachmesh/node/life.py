@@ -27,7 +27,7 @@ from reachmesh.membership.states import State
 from reachmesh.node.callbacks import Callbacks
 from reachmesh.node.driver import Driver, foreign
 from reachmesh.node.listeners import Listener, Listeners
-from reachmesh.node.listening import Listening, listen
+from reachmesh.node.listening import Listening, listen, tell_open
 from reachmesh.node.peers import PeerInfo, peer_of
 from reachmesh.node.processes import process_domain
 from reachmesh.node.served import CURRENT
@@ -212,6 +212,8 @@ class Life:
                 self.engine = self._driver = self.executor = None
                 raise
             self.phase = "running"
+            if not self.identity.observer:
+                tell_open(settings, listening)
             atexit.register(self._at_exit)
         self._look_around(listening)
 

@@ -87,7 +87,7 @@ class ReachNode:
         tags: free tags others may select by.
         version: version of what this node runs; its capabilities' version unless they say otherwise.
         weight: share of calls relative to other instances.
-        zone: where it is; calls stay in the caller's zone while they can.
+        zone: where it is; calls stay in the caller's zone while they can. The same as the tag "zone".
         state_dir: directory to remember peers in for the next start. Env `REACHMESH_STATE_DIR`.
         config: a `NodeConfig`, a mapping of its fields, or the path of a TOML file with these and the options above; see
             `reachmesh.node.origins`. Env `REACHMESH_CONFIG` (a path), and one variable for each field.

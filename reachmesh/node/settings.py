@@ -11,7 +11,7 @@ import msgspec
 
 from reachmesh.discovery import NAMES, Source, make_sources
 from reachmesh.errors import ConfigError, shown
-from reachmesh.node.rules import NAME_LIST, TAGS, TEXTS, Rule, Rules, check, number
+from reachmesh.node.rules import NAME_LIST, TAGS, TEXTS, Rule, Rules, check, is_text, number
 from reachmesh.node.rules import name as name_rule
 from reachmesh.transport.interfaces import Interface, present_interfaces
 
@@ -67,6 +67,8 @@ def resolve(
     given |= {"tags": tags, "version": version, "weight": weight, "zone": zone, "state_dir": state_dir}
     check(OPTION_RULES, {"name": name, **given})
     chosen = _list(discovery, env.get("REACHMESH_DISCOVERY"))
+    if zone is None and is_text(named := (tags or {}).get("zone"), 255):
+        zone = named
     directory = state_dir if state_dir is not None else env.get("REACHMESH_STATE_DIR") or None
     settings = Settings(
         name=name,
@@ -116,7 +118,7 @@ def _bind(given: str | None) -> tuple[str, int] | None:
     if given is None:
         return None
     host, _, port = given.rpartition(":")
-    return host, int(port)
+    return (host[1:-1] if host.startswith("[") and host.endswith("]") else host), int(port)
 
 
 def is_path(given: Any) -> bool:
