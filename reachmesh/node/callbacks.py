@@ -23,7 +23,9 @@ class Callbacks:
         self._name = name
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
-        self._some = threading.Semaphore(0)
+        self._idle = False
+        self._wake = threading.Lock()
+        self._wake.acquire()
         self._thread: threading.Thread | None = None
         self._closed = False
         self._dropped = 0
@@ -42,27 +44,36 @@ class Callbacks:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"reachmesh-{self._name}-callbacks", daemon=True)
                 self._thread.start()
-        self._some.release()
+            self._rouse()
 
     def close(self, timeout: float = 1.0) -> None:
         """Run what waits, then end the thread; a callback that does not end is left behind after `timeout` seconds."""
         with self._lock:
             self._closed = True
             thread = self._thread
-        if thread is not None:
-            self._some.release()
-            if thread is not threading.current_thread():
-                thread.join(timeout)
+            self._rouse()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def _rouse(self) -> None:
+        """With the lock held: wake the thread if it sleeps; one that is at work looks again by itself."""
+        if self._idle:
+            self._idle = False
+            self._wake.release()
+
+    def _next(self) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+        while True:
+            with self._lock:
+                if self._waiting:
+                    return self._waiting.popleft()
+                if self._closed:
+                    return None
+                self._idle = True
+            self._wake.acquire()
 
     def _run(self) -> None:
-        while True:
-            self._some.acquire()
-            with self._lock:
-                if not self._waiting:
-                    if self._closed:
-                        return
-                    continue
-                fn, args = self._waiting.popleft()
+        while (found := self._next()) is not None:
+            fn, args = found
             try:
                 fn(*args)
             except BaseException as error:
