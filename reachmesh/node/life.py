@@ -220,6 +220,7 @@ class Life:
     def _start(self, transport: Transport, processes: Any) -> Listening:
         node, name = self._node, self.identity.name
         listening = listen(transport, node._settings)
+        self._bind_also = transport.bind_also
         now = node._now()
         engine = self._make_engine(listening.addresses, random.Random(os.urandom(16)), now)
         executor = self.executor = Executor(name=name, pool_threads=node.config.pool_threads, processes=processes)
@@ -299,6 +300,9 @@ class Life:
         self.driver.post(self.driver.engine.handle_candidate, candidate.address, candidate.boot)
 
     def _moved(self, addresses: tuple[str, ...]) -> bool:
+        hosts = [each.rpartition(":")[0].strip("[]") for each in addresses]
+        if not self.driver.ask(lambda now: self._bind_also(hosts)):
+            return False
         with self.lock:
             if self.phase != "running":
                 return False

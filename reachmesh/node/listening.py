@@ -10,15 +10,13 @@ from typing import NamedTuple
 from reachmesh.errors import ConfigError, shown
 from reachmesh.node.settings import Settings
 from reachmesh.transport.interfaces import join_address, list_interfaces, reachable_addresses
-from reachmesh.transport.sockets import Transport
-
-_ANY = ("*", "0.0.0.0", "::")
+from reachmesh.transport.sockets import ANY_HOST, Transport
 
 _log = logging.getLogger(__name__)
 
 
 class Listening(NamedTuple):
-    """`addresses`: "host:port" for the LAN; `local_address`: for this host; `any_interface`: they change with the host's."""
+    """`addresses`: "host:port" for the LAN; `local_address`: for this host; `any_interface`: it listens on whatever the host gets."""
 
     addresses: tuple[str, ...]
     local_address: str
@@ -39,9 +37,12 @@ def listen(transport: Transport, settings: Settings) -> Listening:
     else:
         hosts, wanted = ["*"], 0
     port = transport.bind(hosts, wanted)
-    if hosts[0] in _ANY:
+    if hosts[0] in ANY_HOST:
         return Listening(reachable_addresses(interfaces, port), f"127.0.0.1:{port}", True)
-    addresses = tuple(join_address(host, port) for host in hosts)
+    if settings.bind is None:
+        addresses = reachable_addresses(interfaces, port)
+    else:
+        addresses = tuple(join_address(host, port) for host in hosts)
     return Listening(addresses, addresses[0], False)
 
 
@@ -62,7 +63,7 @@ def _hosts(host: str) -> list[str]:
 
     Others are told addresses only: a name such as localhost means something else to each of them.
     """
-    if host in _ANY:
+    if host in ANY_HOST:
         return [host]
     try:
         return [str(ipaddress.ip_address(host))]

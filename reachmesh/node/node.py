@@ -82,7 +82,8 @@ class ReachNode:
         seeds: "host:port" of nodes to meet where multicast does not reach; one side is enough. Env `REACHMESH_SEEDS`.
         discovery: which of "local", "mdns", "seeds", "state" to use; () = none. Env `REACHMESH_DISCOVERY`.
         bind: "host:port" to listen on; port 0 = any free one. Env `REACHMESH_BIND`.
-        interfaces: names or addresses of the network interfaces to use; ["127.0.0.1"] keeps everything on this host.
+        interfaces: names or addresses of the network interfaces to use; ["127.0.0.1"] keeps everything on this host. Those named are
+            followed to other addresses while the node runs.
             Env `REACHMESH_INTERFACES`.
         tags: free tags others may select by.
         version: version of what this node runs; its capabilities' version unless they say otherwise.

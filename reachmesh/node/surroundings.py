@@ -26,7 +26,7 @@ class Surroundings:
     """Discovery of one node, and what follows from a change of its addresses.
 
     Args:
-        announcement: what others are told; its addresses follow those of the host if it listens on any interface.
+        announcement: what others are told; its addresses follow those of the host.
         is_silent: look for others without telling them anything, and remember nobody.
         period: seconds between two heartbeats.
         found: told each address at which somebody may be.
@@ -101,12 +101,16 @@ class Surroundings:
             self.remember()
 
     def _follow_addresses(self) -> None:
-        """Tell the mesh when this host has other addresses than before; without any but loopback, the old ones stay."""
+        """Tell the mesh when this host has other addresses than before; without any but loopback, the old ones stay.
+
+        That goes for a node that listens everywhere, and for one that was given interfaces; not for one that was given an address.
+        """
         told = self._announcement
-        if not told.any_interface:
+        if not told.any_interface and (self._settings.bind is not None or self._settings.interfaces is None):
             return
         present = [each for each in present_interfaces(self._settings.interfaces) if not each.is_loopback]
         addresses = reachable_addresses(present, int(told.local_address.rpartition(":")[2]))
         if addresses and set(addresses) != set(told.addresses) and self._moved(addresses):
-            self._announcement = msgspec.structs.replace(told, addresses=addresses)
+            local = told.local_address if told.any_interface else addresses[0]
+            self._announcement = msgspec.structs.replace(told, addresses=addresses, local_address=local)
             self.discovery.announce(self._announcement)

@@ -46,6 +46,9 @@ MAX_SOCKETS: Final = 16_384
 MAX_ROUTES: Final = 16_384
 """Accepted connections that are remembered; beyond it new strangers are ignored."""
 
+ANY_HOST: Final = ("*", "0.0.0.0", "::")
+"""Hosts that mean every address there is and will be."""
+
 BACKLOG: Final = 512
 HANDSHAKE_IVL_MS: Final = 3_000
 TCP_MAXRT_MS: Final = 20_000
@@ -127,6 +130,8 @@ class Transport:
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, (_WAKE, None))
         self._router: Socket | None = None
+        self._bound: set[str] = set()
+        self._port = 0
         self._router_monitor: Socket | None = None
         self._dialed: dict[int, _Dialed] = {}
         self._routes: dict[bytes, int] = {}
@@ -173,7 +178,7 @@ class Transport:
             router.close(0)
             text = "the port is taken" if error.errno == errno.EADDRINUSE else str(error)
             raise ConfigError(f"cannot listen on {host}:{port or '*'}: {text}") from None
-        self._router = router  # from here on `close` ends it
+        self._router, self._bound, self._port = router, set(hosts), port  # from here on `close` ends it
         try:
             self._router_monitor = router.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         except zmq.ZMQError as error:
@@ -181,6 +186,17 @@ class Transport:
         self._register(router, _ROUTER)
         self._register(self._router_monitor, _ROUTER_MONITOR)
         return port
+
+    def bind_also(self, hosts: Sequence[str]) -> bool:
+        """Listen on further addresses of this host, at the same port; false when one of them cannot be had."""
+        for host in hosts:
+            if self._router is not None and self._bound.isdisjoint((*ANY_HOST, host)):
+                try:
+                    self._router.bind(f"tcp://{host}:{self._port}")
+                except zmq.ZMQError:
+                    return False
+                self._bound.add(host)
+        return True
 
     def _set(self, sock: Socket) -> None:
         sock.set(zmq.LINGER, 0)

@@ -214,9 +214,9 @@ def two_networks(net: Lan) -> dict[str, Any]:
     }
 
 
-def moved(net: Lan) -> dict[str, Any]:
+def moved(net: Lan, **options: Any) -> dict[str, Any]:
     """A running node's host gets another address."""
-    options = {"config": {"preset": "fast", "heartbeat_period": 0.5}}
+    options |= {"config": {"preset": "fast", "heartbeat_period": 0.5}}
     agents = start(net, {host: f"n{host}" for host in (1, 2, 3)}, **options)
     net.ip(2, "addr", "flush", "dev", "eth0")
     net.ip(2, "addr", "add", "10.88.0.77/24", "dev", "eth0")
@@ -228,7 +228,13 @@ def moved(net: Lan) -> dict[str, Any]:
     late = Agent(net, 3, "late", **options).started()
     eventually(lambda: together([*agents, late]), 20)
     called = late.ask("node.reach('where', target='n2', timeout=5).call()")
-    return {"took": took, "called": called == agents[1].instance_id}
+    loopback = any("127." in str(endpoints) for endpoints in late.table().values())
+    return {"took": took, "called": called == agents[1].instance_id, "loopback": loopback}
+
+
+def named(net: Lan) -> dict[str, Any]:
+    """The same, of nodes that were given their interfaces by name."""
+    return moved(net, interfaces=["lo", "eth0"])
 
 
 SCENES: dict[str, tuple[Callable[[Lan], dict[str, Any]], dict[str, Any]]] = {
@@ -239,6 +245,7 @@ SCENES: dict[str, tuple[Callable[[Lan], dict[str, Any]], dict[str, Any]]] = {
     "one_seed": (one_seed, {"hosts": 3}),
     "two_networks": (two_networks, {"hosts": 3, "segments": 2}),
     "moved": (moved, {"hosts": 3}),
+    "named": (named, {"hosts": 3}),
 }
 
 
@@ -305,3 +312,11 @@ def test_moved_to_another_address_a_running_node_is_reached_there(played: Callab
     shown = played("moved")
     assert shown["took"] < 10
     assert shown["called"]
+
+
+def test_named_interfaces_are_followed_to_other_addresses(played: Callable[[str], dict[str, Any]]) -> None:
+    """A node given interfaces by name listens at the new address as well; the loopback one among them is told to nobody."""
+    shown = played("named")
+    assert shown["took"] < 10
+    assert shown["called"]
+    assert not shown["loopback"]
