@@ -16,10 +16,10 @@ import threading
 import time
 import types
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from reachmesh.errors import Cancelled
+from reachmesh.execution.daemons import DaemonThreads
 from reachmesh.execution.job import Job
 from reachmesh.execution.running import failed, finished, not_a_stream, stream_closed
 
@@ -246,7 +246,7 @@ class OwnLoop:
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
-        self._blocking = ThreadPoolExecutor(thread_name_prefix=f"reachmesh-{name}-to-thread")
+        self._blocking = DaemonThreads(f"{name}-to-thread")
         self.loop.set_default_executor(self._blocking)
         self._stopping = False
         self._thread = threading.Thread(target=self._main, name=f"reachmesh-{name}-loop", daemon=True)
@@ -254,7 +254,10 @@ class OwnLoop:
         self._thread.start()
 
     def stop(self, timeout: float) -> bool:
-        """Cancel what is left, stop and close the loop; True = its thread has ended. From the loop itself: only asks for it."""
+        """Cancel what is left, stop and close the loop; True = its thread has ended. From the loop itself: only asks for it.
+
+        `timeout` is for the threads of `asyncio.to_thread` too; one that is blocked there is left behind.
+        """
         self._stopping = True
         self.runner.cancel_all()
         try:
@@ -262,7 +265,9 @@ class OwnLoop:
         except RuntimeError:
             return True
         if threading.current_thread() is not self._thread:
+            until = time.monotonic() + timeout
             self._thread.join(timeout)
+            self._blocking.join(until)
         return not self._thread.is_alive()
 
     def _main(self) -> None:

@@ -105,6 +105,8 @@ class Driver:
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._guard: threading.Thread | None = None
+        self.helpers: set[threading.Thread] = set()
+        """Threads that work for one call each; they end when it is over."""
         self._inline_since: float | None = None
 
     # ---------------------------------------------------------------- life
@@ -127,8 +129,11 @@ class Driver:
                 self._inline_since = None
                 self.start()
 
-    def stop(self, linger: float) -> None:
-        """End the background thread and close the sockets; what was sent has `linger` seconds to leave. The engine has left before."""
+    def stop(self, linger: float, settle: float = 0.0) -> None:
+        """End the background thread and close the sockets; what was sent has `linger` seconds to leave. The engine has left before.
+
+        The helpers have `settle` seconds together to end; those that user code blocks are left behind.
+        """
         turns = self._turns
         self._stopping = True
         self._transport.wake()
@@ -148,6 +153,10 @@ class Driver:
             self._transport.close(int(linger * 1000))
         self._give_back_watch()
         self._drain_if_any()  # what was asked while the seat was taken for this
+        until = time.monotonic() + settle
+        for each in (*self.helpers, *filter(None, (self._guard,))):
+            if each is not threading.current_thread():
+                each.join(max(0.0, until - time.monotonic()))
 
     # ---------------------------------------------------------------- from any thread
 

@@ -95,7 +95,15 @@ class Feeder:
         if hasattr(source, "__aiter__") and (not hasattr(source, "__iter__") or asyncio._get_running_loop() is not None):
             self._task = asyncio.get_running_loop().create_task(self._apump(source))
             return
-        threading.Thread(target=self._pump, args=(source,), name="reachmesh-input", daemon=True).start()
+        threading.Thread(target=self._help, args=(source,), name="reachmesh-input", daemon=True).start()
+
+    def _help(self, source: Iterable[Any]) -> None:
+        me, helpers = threading.current_thread(), self._driver.helpers
+        helpers.add(me)
+        try:
+            self._pump(source)
+        finally:
+            helpers.discard(me)
 
     def _pump(self, source: Iterable[Any]) -> None:
         try:

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 LINGER = 0.3
 """Seconds that the last words of a stopping node have to leave its sockets."""
 
+SETTLE = 0.3
+"""Seconds that the threads which run user code have to end once their calls are over. Longer holds up a stop for whoever blocks there,
+shorter leaves threads behind that would have ended."""
+
 GRACE = 10.0
 """Seconds beyond the drain that a second `stop` waits for the first."""
 
@@ -360,7 +364,7 @@ class Life:
 
         threading.Thread(target=run, name=f"reachmesh-{self.identity.name}-stop", daemon=False).start()
 
-    def _stop(self, seconds: float) -> None:
+    def _stop(self, seconds: float, settle: float = SETTLE) -> None:
         with self.lock:
             if self.phase == "new":
                 self.phase = "stopped"
@@ -374,9 +378,9 @@ class Life:
             return
         atexit.unregister(self._at_exit)
         try:
-            self._leave(seconds)
+            self._leave(seconds, settle)
         finally:
-            self.driver.stop(LINGER)
+            self.driver.stop(LINGER, settle)
             self.phase = "stopped"
             self.stopped.set()
             self.listeners.close()
@@ -384,7 +388,7 @@ class Life:
             if self.surroundings is not None:
                 self.surroundings.join()
 
-    def _leave(self, seconds: float) -> None:
+    def _leave(self, seconds: float, settle: float) -> None:
         """Let accepted calls finish, then say goodbye."""
         driver, executor, engine, surroundings = self.driver, self.executor, self.driver.engine, self.surroundings
         assert executor is not None
@@ -399,9 +403,9 @@ class Life:
             self.surroundings.stop()
         driver.post(engine.leave, NodeStopped("the node was stopped", executed="maybe"))
         driver.ask(lambda now: None)
-        executor.stop(0.0)
+        executor.stop(settle)
 
     def _at_exit(self) -> None:
         """The interpreter ends and nobody stopped the node: a short goodbye."""
         if not self.is_elsewhere:
-            self._stop(0.0)
+            self._stop(0.0, settle=0.0)

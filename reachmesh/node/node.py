@@ -306,6 +306,9 @@ class ReachNode:
     def stop(self, drain: float | None = None) -> None:
         """Leave the mesh: refuse new calls, let accepted ones finish, say goodbye, end every thread. Safe to call twice.
 
+        A thread that user code blocks (a handler that looks at nothing, an iterable that is streamed) cannot be ended: it is left behind
+        after 0.3 s, and does not keep the process from ending.
+
         On the thread of a running event loop (a notebook's cell, a `with` block inside `async def`) it begins the stop and returns: the
         node can be used no more, a thread lets accepted calls finish and says goodbye, and the process does not end before that. Await
         `stop_async()`, or leave an `async with`, to know when it is over. Inside a handler of this node too it only begins the stop, for

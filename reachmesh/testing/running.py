@@ -63,7 +63,7 @@ class SimulatedDriver(Driver):
         """The first turn."""
         self.want_turn()
 
-    def stop(self, linger: float) -> None:
+    def stop(self, linger: float, settle: float = 0.0) -> None:
         """No more turns; what is still asked is answered by a stopped engine."""
         with self._turns.seat:
             self._turns.ended.set()

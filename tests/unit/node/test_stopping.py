@@ -8,11 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Self
 
 import pytest
 
-from reachmesh import NodeStopped, ReachNode
+from reachmesh import Context, NodeStopped, ReachNode
 from tests.support import eventually
 
 STALL = 0.1
@@ -156,3 +157,73 @@ def test_a_call_made_right_before_the_stop_is_let_finish() -> None:
 
     for _ in range(5):
         assert asyncio.run(main()) == "rested"
+
+
+def endless(pause: float) -> Iterator[bytes]:
+    while True:
+        time.sleep(pause)
+        yield b"x" * 10_000
+
+
+def look(given: Iterator[bytes], ctx: Context) -> None:
+    while not ctx.cancelled:
+        time.sleep(0.002)
+
+
+def size(given: Iterator[bytes]) -> int:
+    return sum(map(len, given))
+
+
+def ask(ctx: Context) -> None:
+    node.reach("look", timeout=60).call(endless(0.002))
+
+
+node: ReachNode
+
+
+def test_after_a_stop_no_thread_is_left_that_can_end() -> None:
+    """Producers of streams, read or not, streamed arguments, nested calls, loops and listeners: all their threads are gone after `stop()`."""
+    global node
+    caps = {"endless": endless, "look": look, "size": size, "ask": ask, "nap": nap}
+    for _ in range(10):
+        node = ReachNode("solo", caps, mesh="stop-" + secrets.token_hex(4), interfaces=["127.0.0.1"])
+        node.capability("quick", domain="inline")(lambda: 1)
+        with node:
+            node.on("*", lambda event: None)
+            kept: list[object] = [node.reach("endless").stream(pause=pause) for pause in (0.0, 0.02, 0.02)]
+            kept += [node.reach(cap, timeout=60).submit(endless(0.02)) for cap in ("look", "size") for _ in range(2)]
+            kept += [node.reach("ask", timeout=60).submit(), node.reach("nap", timeout=60).submit(seconds=60)]
+            assert node.reach("quick").call() == 1
+            time.sleep(0.02)
+            node.stop(drain=0)
+            left = [each.name for each in threading.enumerate() if each.name.startswith("reachmesh-")]
+            assert left == []
+
+
+def test_what_blocks_in_user_code_holds_up_neither_the_stop_nor_the_process() -> None:
+    """A handler, a generator, a function in `asyncio.to_thread`, an argument and a callback that block: stopped and ended in seconds."""
+    code = f"""
+import asyncio, time
+from collections.abc import Iterator
+from reachmesh import ReachNode
+def block(): time.sleep(60)
+def items():
+    yield 1
+    time.sleep(60)
+async def aside(): await asyncio.to_thread(time.sleep, 60)
+def size(given: Iterator[int]): return len(list(given))
+caps = {{"block": block, "items": items, "aside": aside, "size": size}}
+node = ReachNode("solo", caps, mesh="end-{secrets.token_hex(4)}", interfaces=["127.0.0.1"], discovery=()).start()
+kept = [node.reach("block").submit(), node.reach("aside").submit(), node.reach("size").submit(items()), node.reach("items").stream()]
+assert kept[3].next() == 1
+kept[0].add_done_callback(lambda future: time.sleep(60))
+time.sleep(0.3)
+begun = time.monotonic()
+node.stop(drain=0)
+print(time.monotonic() - begun, flush=True)
+"""
+    begun = time.monotonic()
+    ended = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert float(ended.stdout) < 4.0
+    assert time.monotonic() - begun < 20.0
