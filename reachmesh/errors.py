@@ -239,7 +239,8 @@ class LoopDetected(ReachError):
 class RemoteError(ReachError):
     """The handler raised an exception of its own.
 
-    Only the name of its type and its message travel; the stack stays in the serving node's log, under `trace_id`.
+    Only the name of its type and its message travel, unchanged however many nodes pass it on; the stack stays in the serving node's log, under
+    `trace_id`.
     """
 
     default_code = "remote_error"

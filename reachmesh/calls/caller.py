@@ -98,6 +98,7 @@ class Caller:
         grace_until: monotonic instant until which a call that nobody can serve yet waits for discovery.
         ended: shared list that each call that ended is appended to.
         hidden: asked when routing knows nobody: the target itself, for capabilities that are in no index; None = not one of those.
+        refusals: why links were refused, the newest last: one of those may be who is looked for.
     """
 
     def __init__(
@@ -114,13 +115,14 @@ class Caller:
         grace_until: float,
         ended: list[Ended],
         hidden: Callable[[RouteRequest, Collection[bytes]], Provider | NoPick | None],
+        refusals: Callable[[], Sequence[str]] = tuple,
         timeouts: TimeoutConfig | None = None,
         hedging: HedgeConfig | None = None,
     ) -> None:
         self.latencies = Latencies(timeouts or TimeoutConfig())
         self.hedging = hedging or HedgeConfig()
         self._links, self._router, self._deliveries, self._limits = links, router, deliveries, limits
-        self._ended, self._hidden = ended, hidden
+        self._ended, self._hidden, self._refusals = ended, hidden, refusals
         self._policy, self._throttle = policy, throttle
         self._depth_limit = depth_limit
         self.grace_until = grace_until
@@ -320,7 +322,7 @@ class Caller:
             )
             if not sent and not call.attempting and not call.attempts:  # parked until now: say why
                 picked = self._router.pick(call.request, now)
-                error = picked.error() if isinstance(picked, NoPick) else error
+                error = self._nobody(picked) if isinstance(picked, NoPick) else error
             self._settle_error(call, error, now)
         if self._parked and now >= self.grace_until:
             self.handle_change(now)
@@ -360,7 +362,7 @@ class Caller:
             elif now < self.grace_until and picked.kind in ("none", "no_match", "version") and not request.shadow:
                 self._parked.append(call)
             else:
-                self._settle_error(call, picked.error(), now)
+                self._settle_error(call, self._nobody(picked), now)
             return
         if request.shadow and not is_shadow(picked.tags):
             return self._settle_error(call, NoProvider(f"no instance of {request.capability!r} takes shadow calls"), now)
@@ -373,6 +375,12 @@ class Caller:
             self._dialing.setdefault(picked.boot, []).append(call)
         else:
             self._undelivered(call, "no address of it is known", now)
+
+    def _nobody(self, picked: NoPick) -> ReachError:
+        """The error of a call that nobody can have; who was refused might have."""
+        if picked.kind == "none" and (refused := self._refusals()):
+            picked = msgspec.structs.replace(picked, message=f"{picked.message}; a link was refused: {refused[-1]}")
+        return picked.error()
 
     def _send(self, call: OutgoingCall, key: int, now: float) -> None:
         self._next_id = call_id = (self._next_id + 1) & 0xFFFFFFFFFFFFFFFF

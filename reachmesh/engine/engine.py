@@ -141,6 +141,7 @@ class Engine:
             grace_until=now + grace,
             ended=self.ended,
             hidden=self._hidden,
+            refusals=lambda: self.refusals,
             timeouts=timeouts,
             hedging=hedging,
         )

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reachmesh.errors import DeadlineExceeded, ReachError
+from reachmesh.errors import BadRequest, DeadlineExceeded, ReachError
 from reachmesh.inspect import doctor as diagnosis
 from reachmesh.inspect.app import View, app, command
 from reachmesh.inspect.output import Number, make_table, number
@@ -210,12 +210,17 @@ def call(
     target: Target = None,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the answer.")] = CALL_TIMEOUT,
 ) -> None:
-    """Call a capability and print its answer."""
+    """Call a capability and print its answer; bytes in it are shown in base64, times in ISO 8601."""
     args, kwargs = parse_arguments(arguments)
     with view.session() as session:
         began = time.monotonic()
         future = session.node.reach(capability, target=target, timeout=timeout).submit(*args, **kwargs)
-        result = future.result()
+        try:
+            result = future.result()
+        except BadRequest as error:
+            if any(each.capabilities[capability].get("streams") for each in session.node.providers(capability)):
+                raise BadRequest(error.message, hint=f"use `reachmesh-inspect stream {capability}`") from None
+            raise
         took = (time.monotonic() - began) * 1000
         if view.output.as_json:
             answer = {"result": result, "instance_id": future.instance_id, "trace_id": future.trace_id, "duration_ms": took}
@@ -232,7 +237,7 @@ def stream(
     target: Target = None,
     idle_timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds to wait for one item; without it, for ever.")] = None,
 ) -> None:
-    """Call a streaming capability and print its items as they come, one a line."""
+    """Call a streaming capability and print its items as they come, one a line; bytes in them are shown in base64."""
     args, kwargs = parse_arguments(arguments)
     with view.session() as session:
         reach: Reach = session.node.reach(capability, target=target, idle_timeout=idle_timeout)

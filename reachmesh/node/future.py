@@ -79,7 +79,8 @@ class CallFuture(concurrent.futures.Future[Any]):
     or an asyncio future (`asyncio.wait`, `create_task`, a `TaskGroup`) takes `asyncio.ensure_future(future)`, or a coroutine that awaits it.
 
     `cancel()` reaches the handler; a cancelled future raises `Cancelled`, not `concurrent.futures.CancelledError`. Cancelling a
-    task that awaits it cancels the call. Done-callbacks run in a thread of the node's, never in the engine's.
+    task that awaits it cancels the call. Done-callbacks run in a thread of the node's, never in the engine's, one after the other: one that
+    blocks holds up those of other futures and functions given to `node.on`, so hand long work to a thread of your own.
 
     Most futures are awaited or waited for by the thread that turns the engine, and never need the condition that makes up most of the
     cost of a standard one. So it is made when somebody first asks for it; whoever settles the future sets the state before it looks

@@ -60,7 +60,8 @@ def check(rules: Rules, given: Mapping[str, Any], *, error: type[ReachError] = C
 
 def refusal(rule: Rule, name: str, value: Any, error: type[ReachError] = ConfigError, of: str = "") -> ReachError:
     """The error of an argument that its rule refuses."""
-    given = f"a value of type {type(value).__name__}" if rule.private else shown(value)
+    empty = isinstance(value, str) and not value
+    given = shown(value) if empty or not rule.private else f"a value of type {type(value).__name__}"
     return error(f"{of}{': ' if of else ''}{name} must be {rule.accepts}, not {given}")
 
 

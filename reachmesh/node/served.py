@@ -131,7 +131,10 @@ class ServedCall:
         name, given = handler.input_param, self._input
         if given is not None:
             if name is None:
-                raise BadRequest(f"{handler.name} takes no stream from its caller")
+                raise BadRequest(
+                    f"{handler.name} takes no stream from its caller",
+                    hint="pass list(...) to give it a list, or hint its parameter Iterator[...] to stream into it",
+                )
             if name not in kwargs and len(args) <= (handler.input_index or 0):
                 kwargs[name] = None
         args, kwargs = handler.bind(args, kwargs)
@@ -253,6 +256,8 @@ class ServedCall:
             return exc
         log_failure(_log, exc, "[%s] %s failed", trace, self.handler.name, extra={"trace_id": trace})
         executed: Executed = "no" if self.call.started is None else "yes"
+        if isinstance(exc, RemoteError):  # of a call made here: told as it was where it was raised, however many nodes are between
+            return RemoteError(exc.message, type_name=exc.type_name, hint=exc.hint, executed=executed)
         return RemoteError(_message(exc), type_name=type(exc).__name__, executed=executed)
 
     # ---------------------------------------------------------------- streams

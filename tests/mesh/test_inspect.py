@@ -194,6 +194,16 @@ def test_a_reader_that_leaves_is_no_error(world: World, form: list[str]) -> None
             watch.kill()
 
 
+def test_a_call_of_a_stream_says_which_command_it_wants(world: World) -> None:
+    """`call` of a streaming capability names `stream`, with the words of the command line and not those of the library."""
+    world.serve("teller", '{"tell": tell}', "def tell():\n    yield 1\n", config=FAST)
+    world.serve("strict", '{"strict": strict}', "def strict(n: int) -> int:\n    return n\n", config=FAST)
+    done = world.run("reachmesh-inspect", "call", "tell")
+    assert (done.returncode, "`reachmesh-inspect stream tell`" in done.stderr) == (1, True)
+    done = world.run("reachmesh-inspect", "call", "strict", '{"n": "x"}')
+    assert (done.returncode, "reachmesh-inspect stream" in done.stderr) == (1, False)
+
+
 def test_what_nodes_say_cannot_steer_the_terminal(world: World) -> None:
     """Control characters in answers are replaced in text, and never taken for markup."""
     world.serve("sly", '{"say": say}', "def say():\n    yield '\\x1b[31mred\\x1b[0m [bold]x[/bold]'\n", config=FAST)

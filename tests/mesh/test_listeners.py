@@ -114,6 +114,8 @@ def test_a_refused_link_is_told_to_whoever_waits_and_in_the_log(mesh: str, caplo
             eventually(lambda each=each: each._driver.engine.refusals)  # type: ignore[misc]
             with pytest.raises(NoProvider, match="another secret"):
                 each.wait_for("nothing", timeout=0.1)
+            with pytest.raises(NoProvider, match="another secret"):
+                each.reach("nothing", timeout=0.1).call()
         eventually(lambda: caplog.text.count("a link was refused") >= 2)
     assert "first-secret" not in caplog.text
     assert "other-secret" not in caplog.text

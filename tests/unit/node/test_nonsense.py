@@ -243,6 +243,8 @@ def test_a_secret_of_a_wrong_kind_is_not_shown() -> None:
     with pytest.raises(ConfigError) as caught:
         ReachNode("solo", secret=b"hunter2")  # type: ignore[arg-type]
     assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigError, match="secret must be text, not empty, not ''"):
+        ReachNode("solo", secret="")
 
 
 def test_a_state_dir_has_to_be_a_directory(tmp_path: Path) -> None:
