@@ -230,10 +230,10 @@ class Membership:
         self._neighbours.watchers.pop(boot, None)
         link = self._links.pop(boot, None)
         member = self._table.find(boot)
-        if link is None or self.observer or member is None or member.state.gone or self.state is State.LEFT:
+        if link is None or member is None or member.state.gone or self.state is State.LEFT:
             return
         if closed:
-            if now - link.since > self.config.heartbeat_period:  # else wait for the next round, and never race the other side
+            if not self.observer and now - link.since > self.config.heartbeat_period:  # else wait for the next round, and never race the other side
                 self._neighbours.dial_missing(now)
             return
         self._detector.link_dropped(boot, now)

@@ -280,7 +280,7 @@ class Roster:
             if member.announced:
                 what = "its connection dropped and its port refuses" if vote.dead else "silent, and no answer to probes"
                 self._outbox.event("peer_suspected", member, what, now)
-        if vote.dead and not self._observer:
+        if vote.dead:  # an observer's own counts in its own table: there may be nobody else to tell it
             self.decide(now)
 
     # ---------------------------------------------------------------- life signs

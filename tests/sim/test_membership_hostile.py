@@ -264,6 +264,26 @@ def test_a_silent_observer_leaves_no_trace(mesh: Mesh) -> None:
     assert all(machine.record.boot not in other.membership.members for other in mesh.nodes)
 
 
+def test_a_silent_observer_sees_the_last_member_die(mesh: Mesh) -> None:
+    """Nobody is left to tell it: a dropped connection whose port refuses is a loss in its own table, and it still sends nothing."""
+    machine = Membership(mesh.record(99), mesh.config, Random(9), now=mesh.now, observer=True)
+    boots = [node.boot for node in mesh.nodes]
+    for node in mesh.nodes:
+        machine.handle_link_up(node.boot, now=mesh.now)
+        node.membership.handle_observer(machine.record.boot, now=mesh.now)
+        for boot, kind, body in node.membership.take_sends():
+            if boot == machine.record.boot:
+                machine.handle_frame(node.boot, kind, body, now=mesh.now)
+    assert set(machine.members) == set(boots)
+    for boot in boots:
+        machine.handle_link_down(boot, now=mesh.now)
+        assert boot in machine.take_dials()
+    for boot in boots:
+        machine.handle_dial(boot, "refused", now=mesh.now)
+    assert all(member.state is State.LOST for member in machine.members.values())
+    assert not machine.take_sends()
+
+
 def test_records_may_change_address_while_running(mesh: Mesh) -> None:
     """New endpoints of a running node are in every table, with an event, and it stays the same member."""
     moved = mesh.nodes[0]
