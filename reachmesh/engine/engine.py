@@ -163,7 +163,7 @@ class Engine:
         # A probe of a process that is too busy to speak has to be back before the time for a suspicion.
         self._patience = 0.8 * (membership.suspect_after - membership.probe_after) * membership.heartbeat_period
         self._notes: list[Note] = []
-        self._heard: dict[bytes, None] = {}
+        self._heard: dict[int, bytes] = {}
         self._next_link_check = now + _LINK_CHECK
         self._retiring: dict[bytes, None] = {}
         self._broken: dict[bytes, float] = {}
@@ -220,7 +220,7 @@ class Engine:
                 else:
                     self.callee.handle_stream(key, frame, now)
         if link is not None and key != SELF and link.boot:
-            self._heard[link.boot] = None
+            self._heard[key] = link.boot
 
     def _handle_control(self, key: int, frame: Frame, now: float) -> None:
         kind, body = frame.flags, bytes(frame.body)
@@ -331,7 +331,8 @@ class Engine:
         """Everything that is due."""
         if self._heard:
             heard, self._heard = self._heard, {}
-            for boot in heard:
+            self.links.handle_heard(heard)
+            for boot in dict.fromkeys(heard.values()):
                 self.membership.handle_life(boot, now=now)
                 self._touched = True
         self.links.tick(now)

@@ -29,6 +29,7 @@ class Link:
 
     __slots__ = (
         "address",
+        "aside",
         "boot",
         "deadline",
         "expected",
@@ -51,7 +52,7 @@ class Link:
         self.key, self.phase, self.address, self.expected, self.deadline = key, phase, address, expected, deadline
         self.boot = b""
         self.name = self.instance_id = ""
-        self.observer = self.probes = False
+        self.observer = self.probes = self.aside = False
         self.patience = GREETING_TIMEOUT
         self.frames: list[bytes] = []
         self.parts: list[Buffer] = []

@@ -14,7 +14,7 @@ Everything a stranger can make grow is capped: addresses per boot, boots with hi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -44,6 +44,10 @@ STAGGER = 0.25
 
 RETIRE_AFTER = 2.0
 """Seconds a spare link must have been idle before it is retired."""
+
+DEAD_AFTER = 2.0
+"""Seconds for which a link may say nothing after a fresh connection beside it was answered; then the way it takes is cut, and it is ended.
+Short ends links that were merely slow, and the calls on them; long keeps calls waiting on dead ones."""
 
 RETIRE_CHECK = 0.5
 """Seconds between two looks whether the last calls on a retired link are over."""
@@ -96,6 +100,7 @@ class LinkTable:
         self._next_key = 0
         self._outbound = Outbound()
         self._pending: dict[int, Link] = {}
+        self._doubted: dict[int, float] = {}
         self._dials: list[tuple[int, str]] = []
         self._closes: list[int] = []
         self._notes: list[LinkNote] = []
@@ -158,20 +163,20 @@ class LinkTable:
     def probe(self, boot: bytes, patience: float, now: float) -> bool:
         """Make one more connection to a linked boot, only to see whether it is taken; false when no address is known.
 
-        The outcome is a note "probed". It is "mute" when the greeting is not answered within `patience` seconds.
+        The outcome is a note "probed". It is "mute" when the greeting is not answered within `patience` seconds. Another address of the
+        boot is tried aside, of which only an answer is told.
         """
         if any(link.probes and link.expected == boot for link in self._pending.values()):
             return True
         best = self._links.get(self._best.get(boot, SELF))
-        address = best.address if best is not None else ""
-        if not address:
-            known = self.book.of(boot)
-            if not known:
-                return False
-            address = known[0]
-        link = self._connect(address, boot, now)
-        link.probes, link.patience = True, patience
-        return True
+        if best is not None and best.key != SELF:
+            self._doubted.setdefault(best.key, NEVER)
+        taken = [best.address] if best is not None and best.address else []
+        addresses = list(dict.fromkeys(taken + self.book.of(boot)))[:2]
+        for address in addresses:
+            link = self._connect(address, boot, now)
+            link.probes, link.patience, link.aside = True, patience, address != addresses[0]
+        return bool(addresses)
 
     def _continue(self, boot: bytes, now: float) -> None:
         """Dial the next address of an attempt when its time has come, or close the attempt when all have failed."""
@@ -247,6 +252,7 @@ class LinkTable:
         """Take a link out and tell whoever depends on it. `outcome`: how its dial ended, when it never came up."""
         del self._links[link.key]
         self._pending.pop(link.key, None)
+        self._doubted.pop(link.key, None)
         if link.address and self._dialed.get(link.address) is link:
             del self._dialed[link.address]
         if link.phase in (Phase.UP, Phase.RETIRING):
@@ -257,6 +263,8 @@ class LinkTable:
             self._prefer(link.boot, now)
             self._notes.append(LinkNote("down", link.key, link.boot, reason, link.observer))
         elif link.probes:
+            if link.aside and outcome != "up":
+                return
             self._notes.append(LinkNote("probed", link.key, link.expected or b"", outcome))
         elif link.expected is not None and link.key > 0:
             self._dial_ended(link.expected, outcome, now)
@@ -328,6 +336,9 @@ class LinkTable:
         if link.probes:
             self._closes.append(key)
             self._drop(link, "not needed", "up", now)
+            best = self._best.get(welcome.boot, SELF)
+            if best in self._doubted:
+                self._doubted[best] = min(self._doubted[best], now + DEAD_AFTER)
             return
         link.phase, link.name, link.instance_id = Phase.UP, welcome.name, welcome.instance
         self._up(link, welcome.boot, now)
@@ -348,6 +359,12 @@ class LinkTable:
             self._notes.append(LinkNote("refused", key, link.expected or b"", refuse.message))
         self._closes.append(key)
         self._drop(link, f"refused: {refuse.message}", "other" if code in ("other", "self", "mesh") else "silent", now)
+
+    def handle_heard(self, keys: Iterable[int]) -> None:
+        """Frames came over these links: none of them is dead."""
+        if self._doubted:
+            for key in keys:
+                self._doubted.pop(key, None)
 
     def handle_unknown(self, key: int) -> None:
         """A frame on an accepted connection that has not greeted (or was forgotten): say so, so that its dialler starts afresh."""
@@ -487,6 +504,8 @@ class LinkTable:
             self._expire(link, now)
         for boot in list(self._attempts):
             self._continue(boot, now)
+        for key in [key for key, at in self._doubted.items() if at <= now]:
+            self.close(key, "it is dead: a fresh connection was answered, and it is not", now)
 
     def _expire(self, link: Link, now: float) -> None:
         """A link's deadline has come; one that retires stays until its calls are over."""
@@ -499,10 +518,12 @@ class LinkTable:
 
     def next_timeout(self) -> float:
         """The next deadline of a handshake, or the next staggered dial."""
-        if not self._pending and not self._attempts:
+        if not self._pending and not self._attempts and not self._doubted:
             return NEVER
         dials = min((attempt.next_at for attempt in self._attempts.values() if attempt.addresses), default=NEVER)
-        return min(dials, min((link.deadline for link in self._pending.values()), default=NEVER))
+        return min(
+            dials, min(self._doubted.values(), default=NEVER), min((link.deadline for link in self._pending.values()), default=NEVER)
+        )
 
     def take_dials(self) -> list[tuple[int, str]]:
         """Connections to make: (key, "host:port")."""

@@ -233,7 +233,9 @@ class Membership:
         if link is None or member is None or member.state.gone or self.state is State.LEFT:
             return
         if closed:
-            if not self.observer and now - link.since > self.config.heartbeat_period:  # else wait for the next round, and never race the other side
+            if (
+                not self.observer and now - link.since > self.config.heartbeat_period
+            ):  # else wait for the next round, and never race the other side
                 self._neighbours.dial_missing(now)
             return
         self._detector.link_dropped(boot, now)

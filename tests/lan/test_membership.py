@@ -214,6 +214,29 @@ def two_networks(net: Lan) -> dict[str, Any]:
     }
 
 
+def one_network(net: Lan) -> dict[str, Any]:
+    """Hosts on two networks, the one that their links go by is cut."""
+    agents = start(net, {1: "n1", 2: "n2", 3: "n3"}, config={"heartbeat_period": 0.5})
+    ends = [each for each in agents[0].ask("connected()") if each.startswith("10.88.")]
+    used = 0 if any(each.startswith("10.88.0.") for each in ends) else 1
+    for host in (1, 2, 3):
+        net.cut(host, used)
+    began = time.monotonic()
+
+    def reached() -> bool:
+        return all(
+            agent.ask(f"node.reach('where', target='{other.name}', timeout=1, retries=0).call()") == other.instance_id
+            for agent in agents
+            for other in agents
+            if other is not agent
+        )
+
+    eventually(reached, 40)
+    took = time.monotonic() - began
+    lost = [event for agent in agents for event in agent.changes() if event[0] == "peer_lost"]
+    return {"took": took, "lost": lost, "together": together(agents)}
+
+
 def moved(net: Lan, **options: Any) -> dict[str, Any]:
     """A running node's host gets another address."""
     options |= {"config": {"preset": "fast", "heartbeat_period": 0.5}}
@@ -243,6 +266,7 @@ SCENES: dict[str, tuple[Callable[[Lan], dict[str, Any]], dict[str, Any]]] = {
     "cut_cable": (cut_cable, {"hosts": 3}),
     "partition": (partition, {"hosts": 5}),
     "one_seed": (one_seed, {"hosts": 3}),
+    "one_network": (one_network, {"hosts": 3, "segments": 2}),
     "two_networks": (two_networks, {"hosts": 3, "segments": 2}),
     "moved": (moved, {"hosts": 3}),
     "named": (named, {"hosts": 3}),
@@ -305,6 +329,14 @@ def test_two_networks_a_host_is_reached_on_the_right_one(played: Callable[[str],
     assert shown["changes"] == [[], [], []]
     assert shown["each other"] == [False, False]
     assert [endpoint.rpartition(":")[0] for endpoint in shown["endpoints"]] == ["tcp://10.88.0.1", "tcp://10.88.1.1"]
+
+
+def test_one_network_of_two_cut_calls_go_by_the_other(played: Callable[[str], dict[str, Any]]) -> None:
+    """Links that took the cut way are found dead and made anew within seconds, long before TCP gives up, and nobody is lost for it."""
+    shown = played("one_network")
+    assert shown["took"] < 15, shown
+    assert shown["lost"] == []
+    assert shown["together"]
 
 
 def test_moved_to_another_address_a_running_node_is_reached_there(played: Callable[[str], dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from reachmesh.calls.flags import REQUEST, STREAM
 from reachmesh.calls.flows import Outflow
 from reachmesh.engine.addresses import ADDRESSES_PER_BOOT, HINTED_BOOTS
 from reachmesh.engine.link import GREETING_TIMEOUT, Phase
-from reachmesh.engine.links import CONNECT_TIMEOUT, RETIRE_AFTER, STAGGER, LinkTable
+from reachmesh.engine.links import CONNECT_TIMEOUT, DEAD_AFTER, RETIRE_AFTER, STAGGER, LinkTable
 from reachmesh.engine.outbound import BULK_PER_TURN
 from reachmesh.wire.control import Control, Goodbye, Hello, Refuse, Welcome
 from reachmesh.wire.frames import encode_control, encode_frame, split_batch
@@ -457,3 +457,42 @@ def test_a_probe_tells_whether_a_linked_peer_takes_connections(outcome: str) -> 
     assert links.get(key) is None
     links.handle_candidate("10.0.0.1:1", None, 9.0)
     assert links.take_dials() == []
+
+
+def test_a_link_that_stays_mute_beside_an_answered_connection_is_ended() -> None:
+    """A probe is answered, by another address of the boot: unless something has come over the link since the probe began, or does, it is dead."""
+    links = table()
+    for way in ("mute", "heard before", "heard after"):
+        up = dialled(links)
+        links.handle_candidate("10.1.0.1:1", PEER, 1.0)
+        links.take_notes(), links.take_dials(), links.take_closes()
+        assert links.probe(PEER, 1.0, 5.0)
+        (same, first), (other, second) = links.take_dials()
+        assert {first, second} == {"10.0.0.1:1", "10.1.0.1:1"}
+        aside = other if first == "10.0.0.1:1" else same
+        if way == "heard before":
+            links.handle_heard([up])
+        links.handle_opened(aside, 5.1)
+        links.handle_welcome(aside, welcome(PEER), 5.2)
+        if way == "heard after":
+            links.handle_heard([up])
+        links.tick(5.2 + DEAD_AFTER - 0.01)
+        assert links.link_to(PEER) == up
+        links.tick(5.2 + DEAD_AFTER)
+        assert links.link_to(PEER) == (None if way == "mute" else up)
+        notes = [(note.kind, note.key) for note in links.take_notes()]
+        assert (("down", up) in notes) is (way == "mute")
+        links.close(up, "left", 9.0)
+        links.tick(30.0)
+
+
+def test_only_good_news_of_an_address_aside_is_told() -> None:
+    """Another address of the peer may lead to anybody: that nobody listens there says nothing."""
+    links = table()
+    dialled(links)
+    links.handle_candidate("10.1.0.1:1", PEER, 1.0)
+    links.take_notes(), links.take_dials()
+    assert links.probe(PEER, 1.0, 5.0)
+    aside = next(key for key, address in links.take_dials() if address == "10.1.0.1:1")
+    links.handle_closed(aside, "refused", 5.1)
+    assert links.take_notes() == []
