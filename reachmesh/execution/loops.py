@@ -195,8 +195,11 @@ class LoopRunner:
                     job.left(token)
             else:
                 value = await _resume(job, coroutine)
-        except GeneratorExit:  # the loop was dropped with this task unfinished
-            failed(job, _loop_closed())
+        except GeneratorExit as error:
+            if asyncio._get_running_loop() is self.loop:  # the handler raised it
+                failed(job, error)
+                return
+            failed(job, _loop_closed())  # the loop was dropped with this task unfinished
             raise
         except BaseException as error:
             failed(job, error)
