@@ -81,7 +81,7 @@ class Life:
         self.stopped = threading.Event()
         self.kill = threading.Event()
         self.identity = self._identify()
-        self.started_at = node._wall()
+        self.started_at, self.since = node._wall(), node._now()
         self.record = self.make_record(())
         self.callbacks = self._make_callbacks(node._settings.name)
         self.listeners = Listeners(self.callbacks, listeners)

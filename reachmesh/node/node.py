@@ -205,7 +205,7 @@ class ReachNode:
     def providers(self, cap: str) -> list[PeerInfo]:
         """Who offers a capability now, this node included if it does."""
         check(NODE_RULES, {"cap": cap}, error=UsageError)
-        mine = [own_peer(self._life.record, self.state, self._life.started_at)] if cap in self._served and not self._observer else []
+        mine = [own_peer(self._life.record, self.state, self._life.since)] if cap in self._served and not self._observer else []
         return [*mine, *(peer for peer in self.peers() if cap in peer.capabilities)]
 
     def explain(self, cap: str, **options: Any) -> Explanation:

@@ -48,6 +48,9 @@ class PeerInfo:
         since: local monotonic second at which this node first knew it.
         reason: why it is in that state.
         suspected: an observer suspects it: no new calls go there for now.
+        weight: its share of calls relative to other instances.
+        host: name of the host it runs on.
+        started: when it started, in seconds of its own wall clock.
     """
 
     name: str
@@ -63,6 +66,9 @@ class PeerInfo:
     since: float
     reason: str = ""
     suspected: bool = False
+    weight: float = 1.0
+    host: str = ""
+    started: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,4 +122,7 @@ def _peer(record: Record, state: State, load: Load | None, rtt: float | None, si
         since=since,
         reason=reason,
         suspected=suspected,
+        weight=record.weight,
+        host=record.host,
+        started=record.started,
     )

@@ -177,3 +177,21 @@ def test_settings_of_one_threshold_keep_the_others_sensible() -> None:
         made = NodeConfig(**given).membership()
         assert made.probe_after < made.suspect_after
         assert made.busy_clear < made.busy_share
+
+
+def test_a_peer_is_shown_as_it_declared_itself(world: World) -> None:
+    """Name, version, weight, zone, tags, host, start and options of its capabilities; and oneself among the providers in the same way."""
+    caps = '[capability("work", handler=lambda: 1, idempotent=True, max_concurrent=7, version="3")]'
+    began = time.time()
+    world.serve("server", caps, version="9", weight=2.5, zone="z1", tags={"gpu": "a100", "cards": 4})
+    app = world.node("app", caps={"work": lambda: 1}, weight=0.5)
+    app.wait_for("work", count=2, timeout=10)
+    mine, peer = app.providers("work")
+    assert (peer.name, peer.version, peer.weight, peer.zone) == ("server", "9", 2.5, "z1")
+    assert peer.tags == {"gpu": "a100", "cards": 4, "zone": "z1"}
+    options = peer.capabilities["work"]
+    assert (options["idempotent"], options["max_concurrent"], options["version"]) == (True, 7, "3")
+    assert peer.host == mine.host != ""
+    assert began - 1 < peer.started < time.time() + 1
+    assert mine.weight == 0.5
+    assert abs(mine.since - peer.since) < 60
