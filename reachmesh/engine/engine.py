@@ -49,6 +49,9 @@ _REFUSALS_EVERY = 30.0
 _REFUSALS = 256
 """Different refusals remembered."""
 
+_REFUSALS_AT_ONCE = 8.0
+"""Different refusals told at once; beyond them one a second, for their texts hold what strangers call themselves."""
+
 _LINK_CHECK = 1.0
 """Seconds between two looks for links that are no longer needed."""
 
@@ -170,6 +173,7 @@ class Engine:
         """Boots whose last link broke, until it stands again, they are gone, or this instant: by then they would be suspected."""
         self._judged_after = membership.suspect_after * membership.heartbeat_period
         self._refusals: dict[str, float] = {}
+        self._refusals_left, self._refused_at = _REFUSALS_AT_ONCE, now
         self._touched = True
         self._member_due = now
         self._load_due = now
@@ -274,6 +278,12 @@ class Engine:
         """Tell of a refusal, the same one at most every `_REFUSALS_EVERY` seconds: strangers try again and again."""
         if now - self._refusals.get(note.detail, float("-inf")) < _REFUSALS_EVERY:
             return
+        self._refusals_left = min(_REFUSALS_AT_ONCE, self._refusals_left + now - self._refused_at)
+        self._refused_at = now
+        if self._refusals_left < 1.0:
+            self.faults += 1
+            return
+        self._refusals_left -= 1.0
         if len(self._refusals) >= _REFUSALS:
             self._refusals.clear()
         self._refusals[note.detail] = now

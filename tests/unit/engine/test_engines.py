@@ -6,6 +6,7 @@ import pytest
 
 from reachmesh.calls.ports import Kind
 from reachmesh.errors import Cancelled, DeadlineExceeded, LoopDetected, NodeStopped, NoProvider, PeerLost
+from reachmesh.wire.control import Hello
 from tests.unit.engine.memory import ONEWAY, Asked, World
 
 
@@ -176,6 +177,26 @@ def test_a_process_reborn_at_the_address_executes_nothing_meant_for_the_old_one(
     world.run(1)
     assert late.kind is Kind.ANSWER
     assert reborn.executed == [late.token]
+
+
+def test_strangers_that_are_refused_are_told_of_once_a_second_at_most() -> None:
+    """Whatever each of them calls itself: a few at once, then one a second, the rest is counted; one that comes after a calm is told."""
+    engine = World(13).node("one").engine
+    engine.take_notes()
+    began = 100.0
+
+    def greet(number: int, now: float) -> None:
+        hello = Hello(lo=50, hi=60, mesh=engine.identity.mesh, boot=number.to_bytes(8, "big"), instance=f"x-{number}", name="x")
+        engine.links.handle_hello(-1000 - number, hello.encode(), now)
+        engine.tick(now)
+
+    for number in range(600):
+        greet(number, began + number / 200)
+    told = [note for note in engine.take_notes() if note.kind == "version_refused"]
+    assert 8 <= len(told) <= 8 + 3
+    assert engine.faults >= 600 - len(told)
+    greet(1000, began + 10)
+    assert ["x-1000" in note.reason for note in engine.take_notes()] == [True]
 
 
 def test_a_settled_mesh_makes_no_connections() -> None:
