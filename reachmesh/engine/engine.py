@@ -276,7 +276,8 @@ class Engine:
 
     def _note_refused(self, note: LinkNote, now: float) -> None:
         """Tell of a refusal, the same one at most every `_REFUSALS_EVERY` seconds: strangers try again and again."""
-        if now - self._refusals.get(note.detail, float("-inf")) < _REFUSALS_EVERY:
+        detail = "".join(each if each.isprintable() else "\ufffd" for each in note.detail)  # it goes into logs as it stands
+        if now - self._refusals.get(detail, float("-inf")) < _REFUSALS_EVERY:
             return
         self._refusals_left = min(_REFUSALS_AT_ONCE, self._refusals_left + now - self._refused_at)
         self._refused_at = now
@@ -286,9 +287,9 @@ class Engine:
         self._refusals_left -= 1.0
         if len(self._refusals) >= _REFUSALS:
             self._refusals.clear()
-        self._refusals[note.detail] = now
+        self._refusals[detail] = now
         kind = "version_refused" if note.kind == "version_refused" else "link_refused"
-        self._notes.append(Note(kind, self._record(note.boot), note.detail, now, note.boot))
+        self._notes.append(Note(kind, self._record(note.boot), detail, now, note.boot))
 
     def set_record(self, record: Record, now: float) -> None:
         """This node's own declaration changed."""
