@@ -15,9 +15,9 @@ HORIZON = 0.008
 """Seconds that a full window takes to drain. Longer lets small calls wait longer behind bulk, shorter lets a fast link run dry while its
 other side is busy for some milliseconds."""
 
-SHORT_HORIZON = 0.002
-"""The same for the bytes of a stream, which may go on for ever beside small calls, where a body is over soon: with 8 ms their P99 was
-10 ms beside a stream on loopback, with 2 ms 3 ms, no more than beside the least window."""
+SHORT_HORIZON = 0.001
+"""The same for the bytes of a stream, which may go on for ever beside small calls, where a body is over soon. The P99 of small calls beside
+a stream of 64 KiB items was 2.8 times what it is without one; with 2 ms 4.2 times, for a third more of the stream."""
 
 _MOMENT = 1e-6
 
